@@ -1,15 +1,8 @@
 //! Rounding of f32 to codes of 8 bits: x over a scale, to the nearest integer with halves to even, plus a zero point.
 
+use super::product::ByteType;
 use super::simd::{Divisor, Instructions, LANES, Routine, Simd};
-
-/// Codes of 8 bits as integers: the least and the greatest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CodeRange {
-    /// The least.
-    pub least: i32,
-    /// The greatest.
-    pub greatest: i32,
-}
+use std::ops::RangeInclusive;
 
 /// How elements become codes.
 #[derive(Clone, Copy, Debug)]
@@ -22,28 +15,38 @@ pub enum QuantizeParameters<'a> {
     Each(&'a [f32], &'a [i32]),
 }
 
-/// The low bytes of `x / scale + zero`, rounded and limited to `range`; NaN becomes the zero point, unless parameters say otherwise.
+/// `x / scale + zero`, rounded and limited to codes of this type; NaN becomes the zero point, unless parameters say otherwise.
 ///
 /// # Panics
-/// If lengths disagree.
+/// If lengths disagree, or one zero point for all is no code.
 pub fn quantize(
     instructions: Instructions,
     x: &[f32],
     parameters: QuantizeParameters<'_>,
-    range: CodeRange,
+    kind: ByteType,
     out: &mut [u8],
 ) {
     assert_eq!(x.len(), out.len(), "elements and codes");
-    if let QuantizeParameters::Each(scales, zeros) = parameters {
-        assert_eq!((scales.len(), zeros.len()), (x.len(), x.len()), "scales and zero points of all elements");
+    match parameters {
+        QuantizeParameters::One(_, zero) | QuantizeParameters::Dynamic(_, zero) => {
+            assert!(codes_of(kind).contains(&zero), "zero point {zero}");
+        }
+        QuantizeParameters::Each(scales, zeros) => {
+            assert_eq!((scales.len(), zeros.len()), (x.len(), x.len()), "scales and zero points of all elements");
+        }
     }
-    instructions.run(Quantize { x, parameters, range, out });
+    instructions.run(Quantize { x, parameters, kind, out });
+}
+
+/// From the least code to the greatest.
+fn codes_of(kind: ByteType) -> RangeInclusive<i32> {
+    if kind.signed { -128..=127 } else { 0..=255 }
 }
 
 struct Quantize<'a> {
     x: &'a [f32],
     parameters: QuantizeParameters<'a>,
-    range: CodeRange,
+    kind: ByteType,
     out: &'a mut [u8],
 }
 
@@ -52,18 +55,18 @@ impl Routine for Quantize<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Quantize { x, parameters, range, out } = self;
+        let Quantize { x, parameters, kind, out } = self;
         match parameters {
-            QuantizeParameters::One(scale, zero) => by_one::<S, false>(simd, x, Divisor::new(scale), zero, range, out),
+            QuantizeParameters::One(scale, zero) => by_one::<S, false>(simd, x, Divisor::new(scale), zero, kind, out),
             QuantizeParameters::Dynamic(scale, zero) => {
-                by_one::<S, true>(simd, x, Divisor::new(scale), zero, range, out)
+                by_one::<S, true>(simd, x, Divisor::new(scale), zero, kind, out)
             }
             QuantizeParameters::Each(scales, zeros) => {
                 let parameters = scales.chunks(LANES).zip(zeros.chunks(LANES));
                 for ((x, out), (scales, zeros)) in x.chunks(LANES).zip(out.chunks_mut(LANES)).zip(parameters) {
                     let mut all = [0; LANES];
                     all[..zeros.len()].copy_from_slice(zeros);
-                    codes(simd, simd.divide(simd.load_partial(x), simd.load_partial(scales)), &all, range, out);
+                    codes(simd, simd.divide(simd.load_partial(x), simd.load_partial(scales)), &all, kind, out);
                 }
             }
         }
@@ -72,16 +75,10 @@ impl Routine for Quantize<'_> {
 
 /// Codes by one scale and zero point; `DYNAMIC` where NaN becomes the least code.
 #[inline(always)]
-fn by_one<S: Simd, const DYNAMIC: bool>(
-    simd: S,
-    x: &[f32],
-    scale: Divisor,
-    zero: i32,
-    range: CodeRange,
-    out: &mut [u8],
-) {
-    // Quotients beyond are limited too. NaN is not above anything.
-    let (least, beyond) = (simd.splat((range.least - zero) as f32), simd.splat((range.greatest - zero) as f32 + 1.0));
+fn by_one<S: Simd, const DYNAMIC: bool>(simd: S, x: &[f32], scale: Divisor, zero: i32, kind: ByteType, out: &mut [u8]) {
+    // Quotients between these are near integers of 32 bits. A comparison with NaN chooses the least.
+    let (codes_least, codes_greatest) = codes_of(kind).into_inner();
+    let (least, beyond) = (simd.splat((codes_least - zero) as f32), simd.splat((codes_greatest - zero) as f32 + 1.0));
     let (vectors, _) = x.as_chunks::<LANES>();
     let (fours, others) = vectors.as_chunks::<4>();
     let (blocks, _) = out.as_chunks_mut::<{ 4 * LANES }>();
@@ -97,23 +94,24 @@ fn by_one<S: Simd, const DYNAMIC: bool>(
                 false => simd.nearest_integers(quotients),
             };
         }
-        *block = simd.narrow(nearest, zero, range.least < 0);
+        *block = simd.narrow(nearest, zero, kind.signed);
     }
-    let (done, zeros) = (vectors.len() - others.len(), [zero; LANES]);
-    for (x, out) in x.chunks(LANES).zip(out.chunks_mut(LANES)).skip(done) {
+    let (done, zeros) = ((vectors.len() - others.len()) * LANES, [zero; LANES]);
+    for (x, out) in x[done..].chunks(LANES).zip(out[done..].chunks_mut(LANES)) {
         let quotients = scale.quotients(simd, simd.load_partial(x));
         let quotients = if DYNAMIC { simd.select_less(least, quotients, quotients, least) } else { quotients };
-        codes(simd, quotients, &zeros, range, out);
+        codes(simd, quotients, &zeros, kind, out);
     }
 }
 
 /// The codes of a vector of quotients.
 #[inline(always)]
-fn codes<S: Simd>(simd: S, quotients: S::Vector, zeros: &[i32; LANES], range: CodeRange, out: &mut [u8]) {
+fn codes<S: Simd>(simd: S, quotients: S::Vector, zeros: &[i32; LANES], kind: ByteType, out: &mut [u8]) {
     // What is added to integers within these limits stays in the range; f32 holds them exactly.
     let zero = simd.load_integers(zeros);
-    let least = simd.convert(simd.subtract_integers(simd.splat_integer(range.least), zero));
-    let greatest = simd.convert(simd.subtract_integers(simd.splat_integer(range.greatest), zero));
+    let (least, greatest) = codes_of(kind).into_inner();
+    let least = simd.convert(simd.subtract_integers(simd.splat_integer(least), zero));
+    let greatest = simd.convert(simd.subtract_integers(simd.splat_integer(greatest), zero));
     let limited = simd.minimum(simd.maximum(quotients, least), greatest);
     let mut sums = [0; LANES];
     simd.store_integers(simd.add_integers(simd.nearest_integers(limited), zero), &mut sums);
@@ -135,14 +133,12 @@ mod tests {
 
     #[test]
     fn codes_are_rounded_sums_within_the_range() {
-        let range = |signed| {
-            if signed { CodeRange { least: -128, greatest: 127 } } else { CodeRange { least: 0, greatest: 255 } }
-        };
         for (length, signed) in [(0, true), (1, false), (15, true), (16, false), (17, true), (300, false)] {
             let mut x: Vec<f32> = numbers(3, length).iter().map(|x| (x * 400.0).round() / 2.0).collect();
             let special = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 3e38, -3e38, 0.5, 1.5, -0.5];
             x.iter_mut().zip(special).for_each(|(x, special)| *x = special);
-            let CodeRange { least, greatest } = range(signed);
+            let kind = ByteType { signed };
+            let (least, greatest) = codes_of(kind).into_inner();
             let scales: Vec<f32> = numbers(4, length).iter().map(|scale| scale.abs() + 0.1).collect();
             let zeros: Vec<i32> =
                 numbers(5, length).iter().map(|zero| (zero * 60.0) as i32 + (least + greatest) / 2).collect();
@@ -157,15 +153,15 @@ mod tests {
                     instructions,
                     &x,
                     QuantizeParameters::One(0.5, zeros.first().copied().unwrap_or(0)),
-                    range(signed),
+                    kind,
                     &mut out,
                 );
                 let expected: Vec<u8> = x.iter().map(|&x| code(x, 0.5, zeros[0])).collect();
                 assert_eq!(out, expected, "{length} on {}", instructions.name());
-                quantize(instructions, &x, QuantizeParameters::Dynamic(0.5, 7), range(signed), &mut out);
+                quantize(instructions, &x, QuantizeParameters::Dynamic(0.5, 7), kind, &mut out);
                 let dynamic = |&x: &f32| if x.is_nan() { least as u8 } else { code(x, 0.5, 7) };
                 assert_eq!(out, x.iter().map(dynamic).collect::<Vec<u8>>(), "{length}, dynamic");
-                quantize(instructions, &x, QuantizeParameters::Each(&scales, &zeros), range(signed), &mut out);
+                quantize(instructions, &x, QuantizeParameters::Each(&scales, &zeros), kind, &mut out);
                 let each = x.iter().zip(&scales).zip(&zeros);
                 let expected: Vec<u8> = each.map(|((&x, &scale), &zero)| code(x, scale, zero)).collect();
                 assert_eq!(out, expected, "{length} on {}, each its own", instructions.name());

@@ -146,9 +146,21 @@ mod tests {
         assert_eq!(broadcast_dims(&clipped, &whole, &mut context).unwrap(), whole);
         // Longer ones do not fit, which is found when the symbol is bound.
         assert_eq!(context.obligations.len(), 2);
-        // What is clipped to 1 fits every extent.
-        let one = Dim::min(&whole, &Dim::ONE);
-        assert_ne!(broadcast_dims(&whole, &one, &mut context).unwrap(), whole);
+        // What is clipped to 1 fits every extent, as what is clipped to any other may be.
+        let is_whole = |clipped: &Dim, ranges: &Ranges| {
+            let mut blocks = NoBlocks;
+            let mut context = InferContext::new("add", ranges, &mut blocks);
+            broadcast_dims(&whole, clipped, &mut context).unwrap() == whole
+        };
+        assert!(!is_whole(&Dim::min(&whole, &Dim::ONE), &ranges));
+        let limited = Dim::min(&whole, &Dim::symbol("m"));
+        assert!(!is_whole(&limited, &ranges));
+        let mut at_least_two = Ranges::default();
+        at_least_two.set("m", 2, 100).unwrap();
+        assert!(is_whole(&limited, &at_least_two));
+        let twice = Dim::min(&(&whole * 2), &Dim::known(256)) + 1;
+        let mut context = InferContext::new("add", &ranges, &mut blocks);
+        assert_eq!(broadcast_dims(&(&whole * 2 + 1), &twice, &mut context).unwrap(), &whole * 2 + 1);
     }
 
     #[test]

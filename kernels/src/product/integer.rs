@@ -260,6 +260,14 @@ impl Routine for &mut PanelTask<'_, '_> {
     }
 }
 
+/// Some panels that are multiplied together.
+struct Column<'a, const PANELS: usize> {
+    /// The first of them in the task.
+    panel: usize,
+    lines: [&'a [IntegerLine]; PANELS],
+    corrections: Corrections<PANELS>,
+}
+
 /// What the zero points of some panels take from sums.
 struct Corrections<const PANELS: usize> {
     /// The zero point of each output, as codes are multiplied: times the sum of a row.
@@ -275,7 +283,7 @@ impl<'a> PanelTask<'_, 'a> {
         let count = self.inputs.len().div_ceil(LINE_INPUTS);
         let lines: [&'a [IntegerLine]; PANELS] =
             std::array::from_fn(|index| &self.lines[(panel + index) * count..][..count]);
-        let corrections = self.corrections(simd, panel, lines);
+        let column = Column { panel, lines, corrections: self.corrections(simd, panel, lines) };
         let later = &self.lines[(panel + PANELS) * count..];
         let later = &later[..later.len().min(PANELS * count)];
         let mut later = later.chunks(later.len().div_ceil(self.rows.len().div_ceil(BLOCK_ROWS)).max(1));
@@ -288,39 +296,14 @@ impl<'a> PanelTask<'_, 'a> {
             let mut later = later.next().unwrap_or_default();
             for first in (0..block.rows).step_by(rows) {
                 let later = std::mem::take(&mut later);
+                let block = (block, first);
                 match rows {
-                    BLOCK_ROWS if const { S::TILE_VECTORS == 3 } => self.tile::<S, BLOCK_ROWS, PANELS>(
-                        simd,
-                        (block, first),
-                        panel,
-                        (lines, later),
-                        &corrections,
-                        &mut waiting,
-                    ),
-                    4 => self.tile::<S, 4, PANELS>(
-                        simd,
-                        (block, first),
-                        panel,
-                        (lines, later),
-                        &corrections,
-                        &mut waiting,
-                    ),
-                    2 => self.tile::<S, 2, PANELS>(
-                        simd,
-                        (block, first),
-                        panel,
-                        (lines, later),
-                        &corrections,
-                        &mut waiting,
-                    ),
-                    _ => self.tile::<S, 1, PANELS>(
-                        simd,
-                        (block, first),
-                        panel,
-                        (lines, later),
-                        &corrections,
-                        &mut waiting,
-                    ),
+                    BLOCK_ROWS if const { S::TILE_VECTORS == 3 } => {
+                        self.tile::<S, BLOCK_ROWS, PANELS>(simd, block, &column, later, &mut waiting);
+                    }
+                    4 => self.tile::<S, 4, PANELS>(simd, block, &column, later, &mut waiting),
+                    2 => self.tile::<S, 2, PANELS>(simd, block, &column, later, &mut waiting),
+                    _ => self.tile::<S, 1, PANELS>(simd, block, &column, later, &mut waiting),
                 }
             }
             row += block.rows;
@@ -361,15 +344,14 @@ impl<'a> PanelTask<'_, 'a> {
         &mut self,
         simd: S,
         (block, first): (RowBlock<'_>, usize),
-        panel: usize,
-        (lines, later): ([&[IntegerLine]; PANELS], &[IntegerLine]),
-        corrections: &Corrections<PANELS>,
+        Column { panel, lines, corrections }: &Column<'_, PANELS>,
+        later: &[IntegerLine],
         waiting: &mut Waiting<PANELS>,
     ) {
         let mut sums = [[[0; LANES]; PANELS]; ROWS];
         let begin = self.inputs.start / LINE_INPUTS * block.rows + first;
         let left = Left { codes: block.codes.get(begin..).unwrap_or_default(), stride: block.rows };
-        simd.run(Tile { left, lines, signed: self.kind.signed, later, sums: &mut sums });
+        simd.run(Tile { left, lines: *lines, signed: self.kind.signed, later, sums: &mut sums });
         let row = block.first_row + first;
         for index in 0..ROWS {
             let of_row = simd.splat_integer(self.row_sums[row + index]);
@@ -385,13 +367,13 @@ impl<'a> PanelTask<'_, 'a> {
             Place::Rows(rows) => {
                 let rows = &mut rows[row - self.rows.start..][..ROWS];
                 for (outputs, sums) in rows.iter_mut().zip(&sums) {
-                    let own = outputs[panel * PANEL_OUTPUTS..].iter_mut().zip(sums.as_flattened());
+                    let own = outputs[*panel * PANEL_OUTPUTS..].iter_mut().zip(sums.as_flattened());
                     own.for_each(|(output, sum)| *output = output.wrapping_add(*sum));
                 }
             }
             Place::Outputs { .. } => {
                 if waiting.count + ROWS > LANES {
-                    self.store_waiting(simd, panel, waiting);
+                    self.store_waiting(simd, *panel, waiting);
                 }
                 for (index, row) in sums.iter().enumerate() {
                     for (panel, sums) in row.iter().enumerate() {

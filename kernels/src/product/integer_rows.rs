@@ -255,10 +255,11 @@ impl Routine for FillBlock<'_> {
                 groups[group * BLOCK_ROWS..][..BLOCK_ROWS].copy_from_slice(&lanes[..BLOCK_ROWS]);
             }
         }
-        let done = vectors * LANES;
+        let block = &mut block[vectors * LANES * rows..];
         for row in 0..rows {
-            let (groups, rest) = from[row * inputs..][..inputs].as_chunks::<LINE_INPUTS>();
-            for (to, group) in block[row..].iter_mut().step_by(rows).zip(groups).skip(done) {
+            let left = &from[row * inputs..][..inputs][vectors * LANES * LINE_INPUTS..];
+            let (groups, rest) = left.as_chunks::<LINE_INPUTS>();
+            for (to, group) in block.iter_mut().skip(row).step_by(rows).zip(groups) {
                 *to = group.map(|code| (code ^ flip) as i8);
             }
             if !rest.is_empty() {

@@ -16,6 +16,9 @@ pub struct Shares<'a, T> {
 
 impl<'a, T> Shares<'a, T> {
     /// Of parts, which are ranges of each row in order, `rows_each` rows at a time. A range may reach behind the end of a row.
+    ///
+    /// # Panics
+    /// If parts are not in order, or one begins behind the end of a row.
     pub fn new(
         rows_each: usize,
         parts: impl ExactSizeIterator<Item = Range<usize>> + Clone,
@@ -66,4 +69,29 @@ impl<'a, T> Shares<'a, T> {
 /// The outputs of so many panels, the last of which may have fewer.
 pub(super) fn outputs_of(first_output: usize, panels: usize) -> Range<usize> {
     first_output..first_output + panels * PANEL_OUTPUTS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first element of each row of each task, and how many there are.
+    fn shared(rows_each: usize, parts: &[Range<usize>], rows: usize) -> Vec<Vec<(usize, usize)>> {
+        let mut values: Vec<usize> = (0..rows * 10).collect();
+        let mut shares = Shares::new(rows_each, parts.iter().cloned(), values.chunks_mut(10));
+        let of_task = |rows: &mut [&mut [usize]]| rows.iter().map(|row| (row[0], row.len())).collect();
+        shares.iter_mut().map(of_task).collect()
+    }
+
+    #[test]
+    fn parts_of_the_first_rows_come_before_those_of_the_next() {
+        // The last block has one row, what lies between the parts is nobody's, and the last part ends with the row.
+        assert_eq!(
+            shared(2, &[1..4, 6..22], 3),
+            [vec![(1, 3), (11, 3)], vec![(6, 4), (16, 4)], vec![(21, 3)], vec![(26, 4)]]
+        );
+        assert_eq!(shared(5, &[0..10, 10..10][..1], 1), [vec![(0, 10)]]);
+        assert_eq!(shared(1, &[0..5, 5..10], 2), [vec![(0, 5)], vec![(5, 5)], vec![(10, 5)], vec![(15, 5)]]);
+        assert!(shared(2, &[], 3).is_empty() && shared(2, &[0..3, 3..5], 0).is_empty());
+    }
 }

@@ -87,19 +87,15 @@ fn program_of_sums(op: &mut Op) -> Option<(&mut Program, usize)> {
 
 /// A product of integers whose program makes a float of each sum, and how many operands are its own.
 fn sums(graph: &Graph, step: &Step) -> Option<(Elements, usize)> {
-    let &[result] = step.results.as_slice() else { return None };
-    let fact = &graph.value(result).fact;
-    (fact.dtype()? == DType::F32).then_some(())?;
     let mut op = step.op.clone();
     let (program, own) = program_of_sums(&mut op)?;
-    (program.results.len() == 1).then_some(())?;
+    let is_float = graph.value(*step.results.first()?).fact.dtype()? == DType::F32;
     let program = std::mem::take(program);
-    Some((Elements::of_product(program, step.operands.clone(), fact.dims()?.to_vec(), &step.name), own))
+    (is_float && program.results.len() == 1).then_some((elements(graph, step, program, own)?, own))
 }
 
 /// A product with what it computes of each sum, and how many operands are its own; `None` for sums that are not in f32.
 fn product(graph: &Graph, step: &Step) -> Option<(Elements, usize)> {
-    let &[result] = step.results.as_slice() else { return None };
     let dtype = graph.fact(*step.operands.first()?)?.dtype().filter(|&dtype| is_float(dtype))?;
     let mut op = step.op.clone();
     let (program, arithmetic, own) = program(&mut op)?;
@@ -109,10 +105,15 @@ fn product(graph: &Graph, step: &Step) -> Option<(Elements, usize)> {
         let rounded = program.push(Function::Cast, vec![Argument::Input], dtype);
         program.results.push(rounded);
     }
+    Some((elements(graph, step, program, own)?, own))
+}
+
+/// The program of a product, behind as many operands as are its own.
+fn elements(graph: &Graph, step: &Step, program: Program, own: usize) -> Option<Elements> {
+    let &[result] = step.results.as_slice() else { return None };
     let mut operands = step.operands.clone();
     if operands.len() < own {
         operands.resize(own, Operand::Absent);
     }
-    let dims = graph.value(result).fact.dims()?.to_vec();
-    Some((Elements::of_product(program, operands, dims, &step.name), own))
+    Some(Elements::of_product(program, operands, graph.value(result).fact.dims()?.to_vec(), &step.name))
 }

@@ -8,7 +8,8 @@ use ipuc_formats::ops::{Dequantize, DynamicQuantize, Quantize, dynamic_parameter
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use ipuc_kernels::elements::{Runs, in_parts, map, zip, zip_block};
-use ipuc_kernels::quantize::{CodeRange, QuantizeParameters, quantize};
+use ipuc_kernels::product::ByteType;
+use ipuc_kernels::quantize::{QuantizeParameters, quantize};
 use ipuc_kernels::simd::{Instructions, LANES, Routine, Simd};
 use ipuc_kernels::threads::each;
 use std::borrow::Cow;
@@ -26,14 +27,14 @@ fn reload_values(inputs: Vec<Option<Value>>) -> Vec<Operand> {
 
 /// An integer of 8 bits.
 trait Byte: Element {
-    const RANGE: CodeRange;
+    const KIND: ByteType;
     fn value(self) -> i32;
     /// The elements of a tensor whose values all have this type; `None` for other tensors.
     fn elements_of(tensor: &Tensor) -> Option<Cow<'_, [Self]>>;
 }
 
 impl Byte for u8 {
-    const RANGE: CodeRange = CodeRange { least: 0, greatest: 255 };
+    const KIND: ByteType = ByteType { signed: false };
     #[inline(always)]
     fn value(self) -> i32 {
         self.into()
@@ -44,7 +45,7 @@ impl Byte for u8 {
 }
 
 impl Byte for i8 {
-    const RANGE: CodeRange = CodeRange { least: -128, greatest: 127 };
+    const KIND: ByteType = ByteType { signed: true };
     #[inline(always)]
     fn value(self) -> i32 {
         self.into()
@@ -129,7 +130,7 @@ fn quantized<T: Byte>(
                 true => QuantizeParameters::Each(&scales[start..start + count], &zeros[start..start + count]),
                 false => QuantizeParameters::One(scales[start], zeros[start]),
             };
-            quantize(instructions, &x[x_start..x_start + count], parameters, T::RANGE, run);
+            quantize(instructions, &x[x_start..x_start + count], parameters, T::KIND, run);
         });
     });
     Ok(Some(result))
@@ -185,7 +186,7 @@ impl Kernel for Dequantize {
     }
 }
 
-/// Elements of a block whose extremes are sought at once.
+/// Elements of a block whose extremes are sought at once, at most.
 const EXTREMES_BLOCK: usize = 1 << 14;
 
 /// Vectors of extremes that are found side by side.
@@ -245,7 +246,7 @@ impl Kernel for DynamicQuantize {
         let mut result = context.allocate(0, DType::U8, x.shape())?;
         let parameters = QuantizeParameters::Dynamic(scale, zero_point.into());
         map(result.elements_mut::<u8>()?, elements, QUANTIZE_COST, &|out: &mut [u8], x: &[f32]| {
-            quantize(Instructions::best(), x, parameters, u8::RANGE, out);
+            quantize(Instructions::best(), x, parameters, u8::KIND, out);
         });
         Ok(vec![result.into(), Tensor::scalar(scale).into(), Tensor::scalar(zero_point).into()])
     }

@@ -2,7 +2,7 @@
 //! positions in each task.
 
 use super::integer::{Weights, outputs};
-use super::integer_tasks::{Cut, ROWS_UNIT};
+use super::integer_tasks::{Cut, ROWS_UNIT, panels_of};
 use super::requantized::Finish;
 use crate::steps::KernelError;
 use ipuc_formats::ops::ConvolutionPlan;
@@ -54,7 +54,8 @@ impl<'a> ChannelsLast<'a> {
         let positions = window::outputs(self.axes);
         let image = self.x.len() / self.plan.shape[0];
         let cut = Cut::new(self.plan.shape[0], positions, ROWS_UNIT, self.inputs(), pieces);
-        let position = self.filters() * (finish.dtype().bits() / 8);
+        let size = finish.dtype().bits() / 8;
+        let position = self.filters() * size;
         let result = positions * position;
         let together = (IMAGES_BYTES / self.kernel.image_bytes().max(1)).clamp(1, MOST_IMAGES);
         let groups = self.x.chunks(together * image).zip(out.chunks_mut(together * result));
@@ -70,7 +71,7 @@ impl<'a> ChannelsLast<'a> {
                     );
                 }
             } else {
-                shares.extend(out.chunks_mut(result).map(|out| self.shares(&cut, out, position)));
+                shares.extend(out.chunks_mut(result).map(|out| self.shares(&cut, out, size)));
                 for (of_image, shares) in of_images.zip(&mut shares) {
                     let parts = cut.outputs.len();
                     let rows = shares.iter_mut().enumerate();
@@ -82,14 +83,13 @@ impl<'a> ChannelsLast<'a> {
         }
     }
 
-    /// The results of each task of an image, of which a position has so many bytes.
-    fn shares<'t>(&self, cut: &Cut<'_>, out: &'t mut [u8], position: usize) -> Shares<'t, u8> {
-        let size = position / self.filters().max(1);
+    /// The results of each task of an image, which have so many bytes.
+    fn shares<'t>(&self, cut: &Cut<'_>, out: &'t mut [u8], size: usize) -> Shares<'t, u8> {
         let parts = cut.outputs.iter().map(|pieces| {
             let own = outputs(pieces, self.filters());
             own.start * size..own.end * size
         });
-        Shares::new(cut.rows, parts, out.chunks_mut(position))
+        Shares::new(cut.rows, parts, out.chunks_mut(self.filters() * size))
     }
 
     /// The task of a block of positions and a part of the filters, of an image whose first position is `first` of all.
@@ -100,23 +100,18 @@ impl<'a> ChannelsLast<'a> {
         [block, part]: [usize; 2],
         out: OutputRows<'s, 't>,
     ) -> Task<'s, 't, 'w> {
-        let (start, begun) = (block * cut.rows, cut.outputs[..part].iter().map(|pieces| panels(pieces)).sum());
+        let (start, begun) = (block * cut.rows, cut.outputs[..part].iter().map(|pieces| panels_of(pieces)).sum());
         let pieces = cut.outputs[part].as_slice();
         Task {
             image,
             first,
             positions: start..window::outputs(self.axes).min(start + cut.rows),
             pieces,
-            panels: begun..begun + panels(pieces),
+            panels: begun..begun + panels_of(pieces),
             filters: self.filters(),
             out,
         }
     }
-}
-
-/// Panels of some pieces.
-fn panels(pieces: &[IntegerPiece<'_>]) -> usize {
-    pieces.iter().map(|piece| piece.panels.len()).sum()
 }
 
 /// Some positions of an image by some filters.

@@ -13,7 +13,7 @@ pub(super) const OPERAND_BYTES: usize = 1 << 18;
 /// Sums of a task.
 const TASK_SUMS: usize = 1 << 17;
 
-/// Rows of a task, at least, where there are so many.
+/// Rows of a task, about, where there are so many: at least half of them.
 pub(super) const FEWEST_ROWS: usize = 64;
 
 /// The same where results lie row by row.
@@ -85,7 +85,7 @@ impl<'w> Cut<'w> {
     }
 }
 
-fn panels_of(pieces: &[IntegerPiece<'_>]) -> usize {
+pub(super) fn panels_of(pieces: &[IntegerPiece<'_>]) -> usize {
     pieces.iter().map(|piece| piece.panels.len()).sum()
 }
 

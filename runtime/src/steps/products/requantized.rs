@@ -48,12 +48,9 @@ impl<'a> Finish<'a> {
         if let Some(codes) = Codes::new(program, shape, along, further) {
             return Ok(Some(Finish::Codes(codes)));
         }
-        if let Some((scales, first)) = Scales::leading(program, shape, along, further) {
-            if first == program.steps.len() {
-                return Ok(Some(Finish::Floats(scales, None)));
-            }
-            let rest = WithinTasks::after(program, first, DType::I32, shape, further)?;
-            if let Some(rest) = rest.filter(|rest| rest.dtype() == DType::F32) {
+        if let Some((scales, rest)) = Scales::leading(program, shape, along, further) {
+            let Some(first) = rest else { return Ok(Some(Finish::Floats(scales, None))) };
+            if let Some(rest) = WithinTasks::after(program, first, DType::I32, shape, further)? {
                 return Ok(Some(Finish::Floats(scales, Some(Box::new(rest)))));
             }
         }
@@ -146,20 +143,23 @@ impl<'a> Scales<'a> {
             }
             None => Cow::Borrowed(values(steps.binary(BinaryFunction::Mul, DType::F32)?)?),
         };
-        let offsets = match steps.binary(BinaryFunction::Add, DType::F32) {
-            Some(offset) => Some(values(offset)?),
-            None => None,
-        };
+        let (next, value) = (steps.next, steps.value);
+        let offsets = steps.binary(BinaryFunction::Add, DType::F32).and_then(values);
+        if offsets.is_none() {
+            // What has other values for each sum is a step of its own.
+            (steps.next, steps.value) = (next, value);
+        }
         Some(Scales { along, scales, offsets })
     }
 
-    /// What a program begins with, and the step after it; the others read the last of these steps and none before it.
+    /// What a program whose only result is f32 begins with, and the step after it, where that is not all; the others read the last of
+    /// these steps and none before it.
     fn leading(
         program: &Program,
         shape: &[usize],
         along: Along,
         further: &'a [Option<Value>],
-    ) -> Option<(Scales<'a>, usize)> {
+    ) -> Option<(Scales<'a>, Option<usize>)> {
         let mut steps = Steps { program, next: 0, value: Argument::Input };
         let scales = Scales::take(&mut steps, shape, along, further)?;
         let is_later = |argument: &Argument| match (argument, steps.value) {
@@ -168,7 +168,12 @@ impl<'a> Scales<'a> {
             (Argument::Input | Argument::Step(_), _) => false,
         };
         let mut read = program.steps[steps.next..].iter().flat_map(|step| &step.arguments).chain(&program.results);
-        read.all(is_later).then_some((scales, steps.next))
+        read.all(is_later).then_some(())?;
+        if steps.end() {
+            return Some((scales, None));
+        }
+        let &[Argument::Step(result)] = program.results.as_slice() else { return None };
+        (program.steps.get(usize::from(result))?.to == DType::F32).then_some((scales, Some(steps.next)))
     }
 
     /// For `count` sums of a channel, or of outputs from `channel` on.

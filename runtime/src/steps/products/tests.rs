@@ -14,8 +14,8 @@ use ipuc_formats::encodings::{
 use ipuc_formats::ops::scalar::{Scalar, from_scalars, scalars};
 use ipuc_formats::ops::{
     Activations, Argument, Arithmetic, AutoPad, Convolution, ConvolutionTranspose, ExpertMatmul, IntegerConvolution,
-    IntegerMatmul, Map, Matmul, NoBlocks, Op, Pool, PoolFunction, Program, ReferenceContext, Resize, ResizeCoordinates,
-    ResizeMode, ResizeNearest, ResizePolicy,
+    IntegerMatmul, Map, Matmul, NoBlocks, Op, Pool, PoolFunction, Program, ReferenceContext, ReferenceError, Resize,
+    ResizeCoordinates, ResizeMode, ResizeNearest, ResizePolicy,
 };
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
@@ -145,10 +145,14 @@ fn tensor(dtype: DType, shape: &[usize], seed: u32) -> Tensor {
 }
 
 fn run(op: &Op, operands: Vec<Operand>) -> Tensor {
+    attempt(op, operands).unwrap()
+}
+
+fn attempt(op: &Op, operands: Vec<Operand>) -> Result<Tensor, KernelError> {
     let mut blocks = NoBlocks;
     let mut context = Context { blocks: &mut blocks, memory: &mut Heap, random_state: 0, skipped: Default::default() };
-    let results = kernel(op).run(operands, &mut context).unwrap();
-    results[0].as_tensor().cloned().unwrap()
+    let results = kernel(op).run(operands, &mut context)?;
+    Ok(results[0].as_tensor().cloned().unwrap())
 }
 
 fn reference(op: &Op, inputs: &[Option<Tensor>]) -> Tensor {
@@ -669,7 +673,8 @@ fn check_integers(op: Op, plain: Op, program: &Program, inputs: &[Option<Tensor>
     let own = usize::from(read.min().unwrap());
     let sums = run(&plain, values(&inputs[..own]));
     let mut mapped = program.clone();
-    for argument in mapped.steps.iter_mut().flat_map(|step| &mut step.arguments) {
+    let arguments = mapped.steps.iter_mut().flat_map(|step| &mut step.arguments);
+    for argument in arguments.chain(&mut mapped.results) {
         *argument = match *argument {
             Argument::Input => Argument::Operand(0),
             Argument::Operand(operand) => Argument::Operand(operand - own as u16 + 1),
@@ -679,7 +684,7 @@ fn check_integers(op: Op, plain: Op, program: &Program, inputs: &[Option<Tensor>
     let mut operands = values(&inputs[own..]);
     operands.insert(0, Operand::Value(sums.into()));
     assert_eq!(run(&Map { program: mapped }.into(), operands), expected, "{what}, sums and a map");
-    for threads in [1, 3] {
+    for threads in [1, 2, 3] {
         assert_eq!(with_threads(threads, || run(&op, values(inputs))), expected, "{what}");
         let right = inputs[1].as_ref().unwrap();
         for budget in [1 << 8, 1 << 13, 1 << 24] {
@@ -695,9 +700,14 @@ fn products_of_integers_have_the_bits_of_the_reference() {
     let lines = requantized(4);
     let program = program(&lines.iter().map(String::as_str).collect::<Vec<_>>());
     // The scale of a run times that of each output, and more than a scale and an offset.
-    let scaled =
-        ["cast x : f32", "mul $4 $5 : f32", "mul %1 %0 : f32", "relu %2 : f32", "add %3 $6 : f32", "return %4"];
-    let scaled = Program::from_value(&AttributeValue::Texts(scaled.map(String::from).to_vec())).unwrap();
+    let scaled = written(&[
+        "cast x : f32",
+        "mul $4 $5 : f32",
+        "mul %1 %0 : f32",
+        "relu %2 : f32",
+        "add %3 $6 : f32",
+        "return %4",
+    ]);
     let to_floats = IntegerMatmul { program: scaled.clone() };
     let (op, plain) = (IntegerMatmul { program: program.clone() }, IntegerMatmul { program: Program::default() });
     let types = [(DType::U8, DType::I8), (DType::I8, DType::U8), (DType::U8, DType::U8), (DType::I8, DType::I8)];
@@ -725,6 +735,62 @@ fn products_of_integers_have_the_bits_of_the_reference() {
             }
         }
     }
+}
+
+/// A program as it is written.
+fn written(lines: &[&str]) -> Program {
+    Program::from_value(&AttributeValue::Texts(lines.iter().map(ToString::to_string).collect())).unwrap()
+}
+
+#[test]
+fn rows_of_several_tasks_have_the_bits_of_the_reference() {
+    for (rows, inputs, outputs) in [(72, 130, 300), (100, 64, 40), (64, 64, 16)] {
+        let scale = Tensor::from_elements(&[outputs], &vec![0.003f32; outputs]).unwrap();
+        let (all, one) = (tensor(DType::F32, &[rows, outputs], 5), tensor(DType::F32, &[outputs], 6));
+        let inputs = [
+            bytes(DType::U8, &[rows, inputs], 1),
+            bytes(DType::I8, &[inputs, outputs], 2),
+            bytes(DType::U8, &[], 3),
+            bytes(DType::I8, &[outputs], 4),
+            Some(scale),
+            Some(all),
+            Some(one),
+        ];
+        let (start, scaled) = ("cast x : f32", "mul %0 $4 : f32");
+        let programs = [
+            vec![start, scaled, "add $6 %1 : f32", "relu %2 : f32", "add %3 $5 : f32", "return %4"],
+            // What is added to each sum alone is no offset.
+            vec![start, scaled, "add %1 $5 : f32", "max %2 $6 : f32", "return %3"],
+            vec![start, scaled, "add %1 $6 : f32", "tanh %2 : f32", "round %3 : i8", "add $5 $6 : f32", "return %4"],
+            vec![start, scaled, "mul $5 $6 : f32", "return %2"],
+            vec![start, scaled, "mul $5 $6 : f32", "return $5"],
+        ];
+        for lines in programs {
+            let program = written(&lines);
+            let op = IntegerMatmul { program: program.clone() };
+            let plain = IntegerMatmul { program: Program::default() };
+            check_integers(op.into(), plain.into(), &program, &inputs, &format!("{rows} rows, {lines:?}"));
+        }
+    }
+}
+
+#[test]
+fn a_division_by_zero_in_a_task_is_an_error() {
+    let none = Some(Tensor::zeros(DType::I32, &[40]).unwrap());
+    let scale = Some(Tensor::scalar(0.5f32));
+    let is_refused = |op: Op, inputs: &[Option<Tensor>], what: &str| {
+        let found = with_threads(2, || attempt(&op, values(inputs))).unwrap_err();
+        assert!(matches!(found, KernelError::Reference(ReferenceError::OutOfRange { .. })), "{what}: {found:?}");
+    };
+    let (x, w) = (bytes(DType::U8, &[72, 64], 1), bytes(DType::I8, &[64, 40], 2));
+    let inputs = [x, w, None, None, scale, none.clone()];
+    let lines = ["cast x : f32", "mul %0 $4 : f32", "cast %1 : i32", "div %2 $5 : i32", "cast %3 : f32", "return %4"];
+    is_refused(IntegerMatmul { program: written(&lines) }.into(), &inputs, "floats of sums");
+    let lines = ["cast x : i32", "div %0 $5 : i32", "return %1"];
+    is_refused(IntegerMatmul { program: written(&lines) }.into(), &inputs, "sums");
+    let inputs = [Some(tensor(DType::F32, &[8, 64], 1)), Some(tensor(DType::F32, &[64, 40], 2)), none];
+    let lines = ["cast x : i32", "div %0 $2 : i32", "cast %1 : f32", "return %2"];
+    is_refused(Matmul { program: written(&lines), ..Matmul::new(false, false) }.into(), &inputs, "floats");
 }
 
 #[test]
@@ -767,7 +833,9 @@ fn convolutions_of_channels_side_by_side_have_the_bits_of_the_reference() {
     let lines = requantized(5);
     let codes = program(&lines.iter().map(String::as_str).collect::<Vec<_>>());
     let bent = program(&["cast @ : f32", "mul @ $5 : f32", "tanh @ : f32", "add @ $6 : f32"]);
-    for (program, added) in [(codes, Tensor::scalar(7i32)), (bent, Tensor::scalar(0.5f32))] {
+    let added = program(&["cast @ : f32", "mul @ $5 : f32", "relu @ : f32", "add @ $6 : f32"]);
+    let (zero, half) = (Tensor::scalar(7i32), Tensor::scalar(0.5f32));
+    for (program, added) in [(codes, Some(zero)), (bent, Some(half)), (added, None)] {
         let case = |x: &[usize], w: &[usize], [left, right]: [DType; 2], padded: bool| {
             let plain_inputs = x[1] != 1;
             let op = |program: Program| IntegerConvolution {
@@ -789,10 +857,15 @@ fn convolutions_of_channels_side_by_side_have_the_bits_of_the_reference() {
                 bytes(right, if padded { &w[..1] } else { &[] }, 4),
                 Some(Tensor::from_elements(&[w[0]], &bias).unwrap()),
                 Some(scale),
-                Some(added.clone()),
+                None,
             ];
             let what = format!("{left} {x:?} by {right} {w:?}");
-            check_integers(op(program.clone()).into(), op(Program::default()).into(), &program, &inputs, &what);
+            let plain = op(Program::default()).into();
+            // A value for each sum, where there is none for all.
+            let all = || tensor(DType::F32, reference(&plain, &inputs[..5]).shape(), 7);
+            let mut inputs = inputs.clone();
+            inputs[6] = Some(added.clone().unwrap_or_else(all));
+            check_integers(op(program.clone()).into(), plain, &program, &inputs, &what);
         };
         case(&[2, 3, 7, 9], &[20, 3, 3, 3], [DType::U8, DType::I8], true);
         case(&[2, 1, 7, 9, 8], &[20, 1, 3, 3, 8], [DType::U8, DType::I8], true);

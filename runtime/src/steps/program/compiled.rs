@@ -134,16 +134,21 @@ impl<'a> Compiled<'a> {
             compiled.results.push(result);
         }
         compiled.join(block);
-        compiled.loaded = (0..compiled.kinds.len()).map(|register| compiled.is_read_alone(register)).collect();
-        let runs = compiled.kinds.iter().zip(&compiled.loaded).filter_map(|(kind, is_loaded)| match kind {
+        compiled.plan_reads();
+        Ok(Some(compiled))
+    }
+
+    /// Which operands chains read where they lie, and the blocks that follow from that.
+    fn plan_reads(&mut self) {
+        self.loaded = (0..self.kinds.len()).map(|register| self.is_read_alone(register)).collect();
+        let runs = self.kinds.iter().zip(&self.loaded).filter_map(|(kind, is_loaded)| match kind {
             Kind::Operand(_, source) if !is_loaded => source.direct_run(),
             Kind::Operand(..) | Kind::Input(_) | Kind::Constant(_) | Kind::Step(_) => None,
         });
-        compiled.direct_run = runs.filter(|run| *run >= SHORTEST_RUN).min();
-        if compiled.reads_all_directly() {
-            compiled.most = LONG_BLOCK;
+        self.direct_run = runs.filter(|run| *run >= SHORTEST_RUN).min();
+        if self.reads_all_directly() {
+            self.most = LONG_BLOCK;
         }
-        Ok(Some(compiled))
     }
 
     /// The types of its results.

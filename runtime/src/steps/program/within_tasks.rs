@@ -15,7 +15,7 @@ pub(in crate::steps) struct WithinTasks<'a> {
     /// The register of the sums where one chain is all.
     single: Option<usize>,
     dtype: DType,
-    /// Those of each thread of the team, so that none waits for another.
+    /// The registers of each thread of the team, so that none waits for another.
     threads: Vec<ThreadRegisters>,
     failed: Mutex<Option<ReferenceError>>,
 }
@@ -81,10 +81,8 @@ impl<'a> WithinTasks<'a> {
         run(&mut OnThread { within: self, registers });
     }
 
-    fn note(&self, result: Result<(), ReferenceError>) {
-        if let Err(error) = result {
-            self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
-        }
+    fn note(&self, error: ReferenceError) {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
     }
 
     /// What went wrong in any task.
@@ -122,9 +120,10 @@ impl OnThread<'_> {
         for (block, sums) in sums.chunks_mut(BLOCK).enumerate() {
             let first = place + block * BLOCK;
             let range = first..first + sums.len();
-            let computed = compiled.compute(registers, Accumulators::Float(sums), range);
-            compiled.store_float(registers, sums);
-            self.within.note(computed);
+            match compiled.compute(registers, Accumulators::Float(sums), range) {
+                Ok(()) => compiled.store_float(registers, sums),
+                Err(error) => self.within.note(error),
+            }
         }
     }
 
@@ -136,7 +135,9 @@ impl OnThread<'_> {
             let first = place + block * BLOCK;
             let range = first..first + sums.len();
             let accumulators = Accumulators::Integer(sums);
-            self.within.note(self.within.compiled.run(self.registers, accumulators, range, &mut [results]));
+            if let Err(error) = self.within.compiled.run(self.registers, accumulators, range, &mut [results]) {
+                self.within.note(error);
+            }
         }
     }
 }
