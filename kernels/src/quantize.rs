@@ -4,6 +4,9 @@ use super::product::ByteType;
 use super::simd::{Divisor, Instructions, LANES, Routine, Simd};
 use std::ops::RangeInclusive;
 
+/// Elements that become codes at once.
+const BLOCK: usize = 4 * LANES;
+
 /// How elements become codes.
 #[derive(Clone, Copy, Debug)]
 pub enum QuantizeParameters<'a> {
@@ -76,32 +79,41 @@ impl Routine for Quantize<'_> {
 /// Codes by one scale and zero point; `DYNAMIC` where NaN becomes the least code.
 #[inline(always)]
 fn by_one<S: Simd, const DYNAMIC: bool>(simd: S, x: &[f32], scale: Divisor, zero: i32, kind: ByteType, out: &mut [u8]) {
+    let (blocks, rest) = x.as_chunks();
+    let (own, last) = out.as_chunks_mut();
+    for (block, own) in blocks.iter().zip(own) {
+        *own = block_by_one::<S, DYNAMIC>(simd, block, scale, zero, kind);
+    }
+    let mut block = [0.0; BLOCK];
+    block[..rest.len()].copy_from_slice(rest);
+    last.copy_from_slice(&block_by_one::<S, DYNAMIC>(simd, &block, scale, zero, kind)[..rest.len()]);
+}
+
+/// See [`by_one`].
+#[inline(always)]
+fn block_by_one<S: Simd, const DYNAMIC: bool>(
+    simd: S,
+    x: &[f32; BLOCK],
+    scale: Divisor,
+    zero: i32,
+    kind: ByteType,
+) -> [u8; BLOCK] {
     // Quotients between these are near integers of 32 bits. A comparison with NaN chooses the least.
-    let (codes_least, codes_greatest) = codes_of(kind).into_inner();
-    let (least, beyond) = (simd.splat((codes_least - zero) as f32), simd.splat((codes_greatest - zero) as f32 + 1.0));
-    let (vectors, _) = x.as_chunks::<LANES>();
-    let (fours, others) = vectors.as_chunks::<4>();
-    let (blocks, _) = out.as_chunks_mut::<{ 4 * LANES }>();
-    for (four, block) in fours.iter().zip(blocks) {
-        let mut nearest = [simd.splat_integer(0); 4];
-        for vector in 0..4 {
-            let quotients = scale.quotients(simd, simd.load(&four[vector]));
-            nearest[vector] = match DYNAMIC {
-                true => {
-                    let above = simd.select_less(least, quotients, quotients, least);
-                    simd.nearest_of_near(simd.at_most(above, beyond))
-                }
-                false => simd.nearest_integers(quotients),
-            };
-        }
-        *block = simd.narrow(nearest, zero, kind.signed);
+    let (least, greatest) = codes_of(kind).into_inner();
+    let (least, beyond) = (simd.splat((least - zero) as f32), simd.splat((greatest - zero) as f32 + 1.0));
+    let vectors = x.as_chunks::<LANES>().0;
+    let mut nearest = [simd.splat_integer(0); BLOCK / LANES];
+    for vector in 0..BLOCK / LANES {
+        let quotients = scale.quotients(simd, simd.load(&vectors[vector]));
+        nearest[vector] = match DYNAMIC {
+            true => {
+                let above = simd.select_less(least, quotients, quotients, least);
+                simd.nearest_of_near(simd.at_most(above, beyond))
+            }
+            false => simd.nearest_integers(quotients),
+        };
     }
-    let (done, zeros) = ((vectors.len() - others.len()) * LANES, [zero; LANES]);
-    for (x, out) in x[done..].chunks(LANES).zip(out[done..].chunks_mut(LANES)) {
-        let quotients = scale.quotients(simd, simd.load_partial(x));
-        let quotients = if DYNAMIC { simd.select_less(least, quotients, quotients, least) } else { quotients };
-        codes(simd, quotients, &zeros, kind, out);
-    }
+    simd.narrow(nearest, zero, kind.signed)
 }
 
 /// The codes of a vector of quotients.

@@ -162,8 +162,7 @@ pub fn at_least(a: &Dim, b: &Dim, ranges: &Ranges) -> Option<bool> {
 /// they are equal.
 pub fn is_clipped(clipped: &Dim, whole: &Dim, ranges: &Ranges) -> bool {
     let Some(operands) = Extremum::Minimum.operands_of(clipped) else { return false };
-    let (same, limits): (Vec<&Dim>, Vec<&Dim>) = operands.iter().partition(|operand| *operand == whole);
-    !same.is_empty() && limits.iter().all(|limit| limit.bounds(ranges).0 >= 2)
+    operands.contains(whole) && operands.iter().all(|operand| operand == whole || operand.bounds(ranges).0 >= 2)
 }
 
 /// `mod(n, d)` as `n - d*floordiv(n, d)` on the first level.

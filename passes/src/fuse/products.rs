@@ -25,7 +25,7 @@
 
 use super::elements::{Elements, is_float};
 use super::readers::{Steps, join_each};
-use crate::ir::{Graph, Operand, Step};
+use crate::ir::{Graph, Operand, Step, program_of_sums};
 use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{Argument, Arithmetic, Function, Op, Program};
@@ -70,17 +70,6 @@ fn program(op: &mut Op) -> Option<(&mut Program, Arithmetic, usize)> {
     }
     if let Op::ConvolutionTranspose(product) = op {
         return Some((&mut product.program, product.arithmetic, 3));
-    }
-    None
-}
-
-/// The program of a product of integers, and how many operands are its own.
-fn program_of_sums(op: &mut Op) -> Option<(&mut Program, usize)> {
-    if let Op::IntegerMatmul(product) = op {
-        return Some((&mut product.program, 4));
-    }
-    if let Op::IntegerConvolution(product) = op {
-        return Some((&mut product.program, 5));
     }
     None
 }

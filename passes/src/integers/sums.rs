@@ -7,7 +7,7 @@
 use super::parameters::clamp_bounds;
 use super::readers::Readers;
 use crate::error::PassError;
-use crate::ir::{Graph, Operand, Step, ValueId};
+use crate::ir::{Graph, Operand, Step, ValueId, program_of_sums};
 use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::fact::Shape;
@@ -84,14 +84,9 @@ struct Chain {
 impl Chain {
     /// A product whose result are its sums.
     fn new(step: &Step) -> Option<Chain> {
-        let own = if matches!(&step.op, Op::IntegerMatmul(product) if product.program.is_empty()) {
-            4
-        } else if matches!(&step.op, Op::IntegerConvolution(product) if product.program.is_empty()) {
-            5
-        } else {
-            return None;
-        };
         let mut step = step.clone();
+        let (program, own) = program_of_sums(&mut step.op)?;
+        program.is_empty().then_some(())?;
         step.operands.resize(own, Operand::Absent);
         Some(Chain { step, program: Program::default(), value: Argument::Input, dtype: DType::I32 })
     }
@@ -188,10 +183,8 @@ impl Chain {
 
     fn finished(mut self) -> Step {
         self.program.results.push(self.value);
-        if let Op::IntegerMatmul(product) = &mut self.step.op {
-            product.program = self.program;
-        } else if let Op::IntegerConvolution(product) = &mut self.step.op {
-            product.program = self.program;
+        if let Some((program, _)) = program_of_sums(&mut self.step.op) {
+            *program = self.program;
         }
         self.step
     }

@@ -25,6 +25,7 @@ mod evaluator;
 mod quantized;
 mod reshaping;
 mod rounded;
+mod sums;
 pub mod text;
 mod typing;
 mod uses;
@@ -35,6 +36,7 @@ pub use evaluator::{Evaluate, Evaluator};
 pub use quantized::Quantized;
 pub use reshaping::reshape_extents;
 pub use rounded::widened;
+pub use sums::program_of_sums;
 pub use typing::BlockTyping;
 pub use uses::Uses;
 

@@ -200,21 +200,16 @@ impl Routine for Extremes<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> (f32, f32) {
-        let (vectors, rest) = self.0.as_chunks::<LANES>();
+        let (blocks, rest) = self.0.as_chunks::<{ TOGETHER * LANES }>();
         // Several, so that none waits for the one before it.
         let (mut low, mut high) = ([simd.splat(0.0); TOGETHER], [simd.splat(0.0); TOGETHER]);
-        let (fours, others) = vectors.as_chunks::<TOGETHER>();
-        for four in fours {
+        for block in blocks {
+            let vectors = block.as_chunks::<LANES>().0;
             for index in 0..TOGETHER {
-                let x = simd.load(&four[index]);
+                let x = simd.load(&vectors[index]);
                 low[index] = simd.select_less(x, low[index], x, low[index]);
                 high[index] = simd.select_less(high[index], x, x, high[index]);
             }
-        }
-        for values in others {
-            let x = simd.load(values);
-            low[0] = simd.select_less(x, low[0], x, low[0]);
-            high[0] = simd.select_less(high[0], x, x, high[0]);
         }
         let (mut lows, mut highs) = ([[0.0; LANES]; TOGETHER], [[0.0; LANES]; TOGETHER]);
         for index in 0..TOGETHER {

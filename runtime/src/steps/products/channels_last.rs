@@ -1,13 +1,13 @@
 //! Convolutions of integers of 8 bits whose results have their channels side by side: exact sums, then the program over them, for some
 //! positions in each task.
 
-use super::integer::{Weights, outputs};
-use super::integer_tasks::{Cut, ROWS_UNIT, panels_of};
+use super::integer::Weights;
+use super::integer_tasks::{Cut, ROWS_UNIT, outputs_of, panels_of};
 use super::requantized::Finish;
 use crate::steps::KernelError;
 use ipuc_formats::ops::ConvolutionPlan;
 use ipuc_kernels::convolution::{ByteConvolution, OutputRows, SideBySide, SideBySideFilters, SideBySideImage};
-use ipuc_kernels::product::{IntegerPiece, Shares};
+use ipuc_kernels::product::IntegerPiece;
 use ipuc_kernels::simd::Instructions;
 use ipuc_kernels::threads::each_mut;
 use ipuc_kernels::window::{self, WindowAxis};
@@ -71,7 +71,7 @@ impl<'a> ChannelsLast<'a> {
                     );
                 }
             } else {
-                shares.extend(out.chunks_mut(result).map(|out| self.shares(&cut, out, size)));
+                shares.extend(out.chunks_mut(result).map(|out| cut.shares(out, self.filters(), size)));
                 for (of_image, shares) in of_images.zip(&mut shares) {
                     let parts = cut.outputs.len();
                     let rows = shares.iter_mut().enumerate();
@@ -81,15 +81,6 @@ impl<'a> ChannelsLast<'a> {
             }
             each_mut(tasks, |task: &mut Task<'_, '_, '_>| task.finish(&self.kernel, &filters, finish));
         }
-    }
-
-    /// The results of each task of an image, which have so many bytes.
-    fn shares<'t>(&self, cut: &Cut<'_>, out: &'t mut [u8], size: usize) -> Shares<'t, u8> {
-        let parts = cut.outputs.iter().map(|pieces| {
-            let own = outputs(pieces, self.filters());
-            own.start * size..own.end * size
-        });
-        Shares::new(cut.rows, parts, out.chunks_mut(self.filters() * size))
     }
 
     /// The task of a block of positions and a part of the filters, of an image whose first position is `first` of all.
@@ -140,7 +131,7 @@ impl Task<'_, '_, '_> {
     /// Writes the results of a position, by filters from one on.
     fn write(&mut self, position: usize, filter: usize, sums: &[i32], finish: &Finish<'_>) {
         let size = finish.dtype().bits() / 8;
-        let first = outputs(self.pieces, self.filters).start;
+        let first = outputs_of(self.pieces, self.filters).start;
         let place = (self.first + self.positions.start + position) * self.filters + filter;
         let results = match &mut self.out {
             OutputRows::Whole(out) => &mut out[(position * self.filters + filter) * size..],

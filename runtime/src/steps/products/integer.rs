@@ -7,7 +7,7 @@ use super::exact;
 use super::floats::single;
 use super::fused;
 use super::integer_operands::{byte_types, each_zero, reads_own, reloaded, same_types, single_zero, zero_points};
-use super::integer_tasks::{Cut, ROWS_UNIT, sums_of};
+use super::integer_tasks::{Cut, ROWS_UNIT, outputs_of, sums_of};
 use super::panels::{PanelWeight, Run, within};
 use super::requantized::{Along, Finish};
 use crate::steps::program::{self, Accumulators};
@@ -17,7 +17,7 @@ use ipuc_formats::ops::{self, IntegerMatmul, ProductPlan, Program};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use ipuc_kernels::product::{
-    ByteType, IntegerLine, IntegerPiece, IntegerRows, IntegerSums, IntegerWeight, PANEL_OUTPUTS, Shares, SumOrder,
+    ByteType, IntegerLine, IntegerPiece, IntegerRows, IntegerSums, IntegerWeight, PANEL_OUTPUTS, SumOrder,
     integer_product, pack_integers,
 };
 use ipuc_kernels::scratch::scratch;
@@ -245,11 +245,7 @@ impl Product<'_> {
     ) {
         let (columns, size) = (self.plan.b.columns, finish.dtype().bits() / 8);
         let cut = Cut::of_rows(x.rows(), ROWS_UNIT, x.inputs(), pieces);
-        let parts = cut.outputs.iter().map(|pieces| {
-            let own = outputs(pieces, columns);
-            own.start * size..own.end * size
-        });
-        let mut shares = Shares::new(cut.rows, parts, out.chunks_mut(columns * size));
+        let mut shares = cut.shares(out, columns, size);
         let task = |(index, results): (usize, _)| {
             let start = index / cut.outputs.len() * cut.rows;
             let rows = start..x.rows().min(start + cut.rows);
@@ -262,9 +258,9 @@ impl Product<'_> {
 
     fn finish_task(&self, x: &IntegerRows<'_>, task: &mut Task<'_, '_, '_>, finish: &Finish<'_>) {
         let (x, columns) = (x.part(task.rows.clone()), self.plan.b.columns);
-        let (first, size) = (outputs(task.pieces, columns).start, finish.dtype().bits() / 8);
+        let (first, size) = (outputs_of(task.pieces, columns).start, finish.dtype().bits() / 8);
         for piece in task.pieces {
-            let own = outputs(std::slice::from_ref(piece), columns);
+            let own = outputs_of(std::slice::from_ref(piece), columns);
             let mut sums = scratch(own.len() * x.rows());
             let sums: &mut [i32] = bytemuck::cast_slice_mut(&mut sums);
             sums.fill(0);
@@ -279,13 +275,6 @@ impl Product<'_> {
             finish.write_rows(own.start, own.len(), rows);
         }
     }
-}
-
-/// The outputs of pieces, which are in order, of a matrix of so many columns: from the first to the last.
-pub(super) fn outputs(pieces: &[IntegerPiece<'_>], columns: usize) -> Range<usize> {
-    let first = pieces.first().map_or(0, |piece| piece.panels.start * PANEL_OUTPUTS);
-    let end = pieces.last().map_or(0, |piece| piece.panels.end * PANEL_OUTPUTS);
-    first..columns.min(end)
 }
 
 /// Some rows by some outputs.

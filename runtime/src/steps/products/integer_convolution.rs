@@ -8,11 +8,11 @@ use super::channels_last::ChannelsLast;
 use super::convolution::window;
 use super::exact;
 use super::fused;
-use super::integer::{Weights, finished, outputs};
+use super::integer::{Weights, finished};
 use super::integer_operands::{
     byte_types, each_zero, numbers, reads_own, reloaded, same_types, single_zero, zero_points,
 };
-use super::integer_tasks::{Cut, FEWEST_ROWS, OPERAND_BYTES, ROWS_UNIT, in_parts, panels_of, sums_of};
+use super::integer_tasks::{Cut, FEWEST_ROWS, OPERAND_BYTES, ROWS_UNIT, in_parts, outputs_of, panels_of, sums_of};
 use super::requantized::{Along, Finish};
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use ipuc_formats::dtype::DType;
@@ -302,7 +302,7 @@ impl Windows<'_> {
         let mut results = task.results.iter_mut();
         let mut sums = Vec::new();
         for piece in pieces {
-            let own = outputs(std::slice::from_ref(piece), filters);
+            let own = outputs_of(std::slice::from_ref(piece), filters);
             let channels = first_filter + own.start..first_filter + own.end;
             sums.clear();
             match self.bias {

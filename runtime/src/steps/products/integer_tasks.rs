@@ -3,9 +3,10 @@
 use crate::steps::KernelError;
 use ipuc_formats::element::Element;
 use ipuc_formats::tensor::{TensorError, element_count, filled};
-use ipuc_kernels::product::{IntegerPiece, PANEL_OUTPUTS};
+use ipuc_kernels::product::{IntegerPiece, PANEL_OUTPUTS, Shares};
 use ipuc_kernels::team::count;
 use ipuc_kernels::threads::parts;
+use std::ops::Range;
 
 /// Bytes of left operands that a task multiplies.
 pub(super) const OPERAND_BYTES: usize = 1 << 18;
@@ -79,10 +80,26 @@ impl<'w> Cut<'w> {
         Cut { rows: each, outputs: in_parts(pieces, panels.div_ceil(among).max(fewest)) }
     }
 
+    /// The results of each task, of a matrix with so many columns of so many bytes.
+    pub(super) fn shares<'a>(&self, out: &'a mut [u8], columns: usize, size: usize) -> Shares<'a, u8> {
+        let parts = self.outputs.iter().map(|pieces| {
+            let own = outputs_of(pieces, columns);
+            own.start * size..own.end * size
+        });
+        Shares::new(self.rows, parts, out.chunks_mut(columns * size))
+    }
+
     /// Which tasks of some rows have this panel; `None` where it comes in another call.
     pub(super) fn part_of(&self, panel: usize) -> Option<usize> {
         self.outputs.iter().position(|pieces| pieces.iter().any(|piece| piece.panels.contains(&panel)))
     }
+}
+
+/// The outputs of pieces, which are in order, of a matrix of so many columns: from the first to the last.
+pub(super) fn outputs_of(pieces: &[IntegerPiece<'_>], columns: usize) -> Range<usize> {
+    let first = pieces.first().map_or(0, |piece| piece.panels.start * PANEL_OUTPUTS);
+    let end = pieces.last().map_or(0, |piece| piece.panels.end * PANEL_OUTPUTS);
+    first..columns.min(end)
 }
 
 pub(super) fn panels_of(pieces: &[IntegerPiece<'_>]) -> usize {
