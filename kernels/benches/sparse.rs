@@ -12,7 +12,8 @@ use ipuc_kernels::{
     matrix::{Matrix, MatrixMut},
     product::{
         CodeType, CodedLayout, CodedPiece, CodedPlane, CodedRole, DynamicRows, Epilogue, OpenPanels, PanelElements,
-        PanelPiece, PlaneType, Rounded, SparseLayout, Start, dynamic_product, panels_product, sparse_product,
+        PanelPiece, PlaneType, Rounded, SparseLayout, Start, dynamic_product, panels_product, sparse_dynamic_product,
+        sparse_product,
     },
     simd::Instructions,
     testing::numbers,
@@ -192,8 +193,13 @@ fn measure(name: &str, pattern: Pattern, layers: usize, rounds: usize) {
         for weight in &weights {
             let pieces = [CodedPiece { panels: 0..panels, inputs: 0..INPUTS, bytes: &weight.sparse }];
             let target = MatrixMut::new(&mut out, 1, OUTPUTS);
-            let done = sparse_product(instructions, &sparse, &pieces, target, Epilogue::default(), &multiply);
-            black_box((&mut out, done.is_ok()));
+            if is_coded {
+                sparse_dynamic_product(instructions, &rows, &sparse, &pieces, target, Epilogue::default());
+            } else {
+                let done = sparse_product(instructions, &sparse, &pieces, target, Epilogue::default(), &multiply);
+                black_box(done.is_ok());
+            }
+            black_box(&mut out);
         }
         without = without.min(start.elapsed().as_secs_f64());
     }

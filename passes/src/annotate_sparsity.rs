@@ -28,7 +28,7 @@
 //! Of these two panels without zeros are made: element by element, or line by line where zeros lie in blocks of 16 outputs by
 //! the inputs of a line (1 of f32, 2 of bf16, 4 of 8 bits).
 //! Leaves zeros out (panels without zeros) where that takes fewer bytes and no more time: see [`CACHED_BYTES`] and
-//! [`BREAK_EVEN`], [`LINES_BREAK_EVEN`]. Options ask for them always or never.
+//! [`BREAK_EVEN`], [`LINES_BREAK_EVEN`], [`CODES_BREAK_EVEN`]. Options ask for them always or never.
 //!
 //! What products multiply a weight with is looked at, too. Where many activations are zero, as calibration has counted or as
 //! they are by construction (ReLU and what goes on with its zeros, masks, the chosen of a top-k), and rows are few, the weight is
@@ -56,7 +56,7 @@ pub use by_input::{
     LEAST_APART_SHARE, LEAST_ZERO_SHARE, LEAST_ZERO_SHARE_IN_BLOCKS, LEAST_ZERO_SHARE_IN_CACHE, MOST_ROWS, RUN_BYTES,
 };
 use choice::Model;
-pub use choice::{BREAK_EVEN, CACHED_BYTES, LINES_BREAK_EVEN};
+pub use choice::{BREAK_EVEN, CACHED_BYTES, CODES_BREAK_EVEN, LINES_BREAK_EVEN};
 use counts::Counts;
 use elements::{Elements, Unmeasured};
 use ipuc_formats::encodings::Zeros;

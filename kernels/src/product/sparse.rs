@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// Inputs of a record.
-const RECORD_INPUTS: usize = 256;
+pub(super) const RECORD_INPUTS: usize = 256;
 
 /// Bytes of a cache line: planes, masks and values begin and end on one.
 const LINE: usize = 64;
@@ -62,6 +62,25 @@ struct Record {
     elements: usize,
     mask: usize,
     values: usize,
+}
+
+/// The pieces of a record.
+#[derive(Clone, Copy)]
+pub(super) struct Stored<'a> {
+    pub planes: &'a [u8],
+    pub mask: &'a [u8],
+    pub values: &'a [u8],
+}
+
+impl Record {
+    /// Those of the first record of `stored`, and what follows it.
+    #[inline(always)]
+    fn split(self, stored: &[u8]) -> (Stored<'_>, &[u8]) {
+        let (planes, rest) = stored.split_at(self.planes);
+        let (mask, rest) = rest.split_at(self.mask);
+        let (values, rest) = rest.split_at(self.values);
+        (Stored { planes, mask, values }, rest)
+    }
 }
 
 impl SparseLayout {
@@ -144,14 +163,67 @@ impl SparseLayout {
         starts.map(move |first| self.record(first, RECORD_INPUTS.min(end - first)))
     }
 
+    /// How codes lie with their zeros.
+    ///
+    /// # Panics
+    /// If elements are no codes.
+    pub(super) fn of_codes(&self) -> &CodedLayout {
+        let Some(codes) = &self.codes else { unreachable!("a product of codes has a layout of codes") };
+        codes
+    }
+
+    pub(super) fn inputs(&self) -> usize {
+        self.inputs
+    }
+
+    /// Whether a bit stands for a line.
+    pub(super) fn has_bits_of_lines(&self) -> bool {
+        self.unit == LINE
+    }
+
+    /// The record of `inputs` that `stored` begins with, and what follows it.
+    #[inline(always)]
+    pub(super) fn stored<'a>(&self, inputs: &Range<usize>, stored: &'a [u8]) -> (Stored<'a>, &'a [u8]) {
+        self.record(inputs.start, inputs.len()).split(stored)
+    }
+
     /// Stored bytes of a run of inputs of a panel.
-    fn stored_bytes(&self, inputs: &Range<usize>) -> usize {
+    pub(super) fn stored_bytes(&self, inputs: &Range<usize>) -> usize {
         self.records(inputs).map(|record| record.planes + record.mask + record.values).sum()
     }
 
     /// Bytes of a run of inputs of a panel with zeros.
-    fn dense_bytes(&self, inputs: &Range<usize>) -> usize {
+    pub(super) fn dense_bytes(&self, inputs: &Range<usize>) -> usize {
         self.records(inputs).map(|record| record.planes + record.elements).sum()
+    }
+
+    /// What each thread takes of pieces that have all inputs, and its outputs: all rows of a panel at once, so that it is spread out
+    /// once.
+    ///
+    /// # Panics
+    /// If pieces have other bytes than those of their panels, or not all inputs.
+    pub(super) fn shares<'a>(
+        &'a self,
+        pieces: &[CodedPiece<'a>],
+        out: MatrixMut<'a>,
+    ) -> (Vec<Share<'a>>, Shares<'a, f32>) {
+        let rows = out.rows();
+        let panels: usize = pieces.iter().map(|piece| piece.panels.len()).sum();
+        let parts = threads::parts(rows * self.inputs * panels * PANEL_OUTPUTS, usize::MAX);
+        let cut = Cut::new(rows, self.inputs, panels, parts);
+        let mut shares = Vec::new();
+        for piece in pieces {
+            self.check(piece);
+            assert_eq!(piece.inputs, 0..self.inputs, "inputs of a piece");
+            for first in piece.panels.clone().step_by(cut.panels) {
+                let count = cut.panels.min(piece.panels.end - first);
+                let stored = &piece.bytes[(first - piece.panels.start) * self.stored_bytes(&piece.inputs)..];
+                shares.push(Share { layout: self, first, count, stored });
+            }
+        }
+        let places = shares.iter().map(|share| outputs_of(share.first * PANEL_OUTPUTS, share.count));
+        let outputs = Shares::new(rows, places.collect::<Vec<_>>().into_iter(), out.into_rows());
+        (shares, outputs)
     }
 
     /// Panics unless the bytes of a piece are those of its panels.
@@ -162,12 +234,12 @@ impl SparseLayout {
 }
 
 /// Spreads the panels of a piece out, one behind the other.
-struct Spread<'a> {
-    layout: &'a SparseLayout,
-    inputs: Range<usize>,
+pub(super) struct Spread<'a> {
+    pub layout: &'a SparseLayout,
+    pub inputs: Range<usize>,
     /// Of these panels, and what follows.
-    stored: &'a [u8],
-    dense: &'a mut [u8],
+    pub stored: &'a [u8],
+    pub dense: &'a mut [u8],
 }
 
 impl Routine for Spread<'_> {
@@ -181,18 +253,16 @@ impl Routine for Spread<'_> {
                 for line in (0..record.planes + record.mask + record.values).step_by(LINE) {
                     simd.prefetch(stored, AHEAD_BYTES + line);
                 }
-                let (planes, rest) = stored.split_at(record.planes);
-                let (mask, rest) = rest.split_at(record.mask);
-                let (values, rest) = rest.split_at(record.values);
+                let (own, rest) = record.split(stored);
                 stored = rest;
                 let (to_planes, rest) = dense.split_at_mut(record.planes);
                 let (elements, rest) = rest.split_at_mut(record.elements);
                 dense = rest;
-                to_planes.copy_from_slice(planes);
-                if layout.unit == LINE {
-                    spread_lines(simd, mask, values, elements);
+                to_planes.copy_from_slice(own.planes);
+                if layout.has_bits_of_lines() {
+                    spread_lines(simd, own.mask, own.values, elements);
                 } else {
-                    spread(simd, layout.width, mask, values, elements);
+                    spread(simd, layout.width, own.mask, own.values, elements);
                 }
             }
         }
@@ -242,16 +312,16 @@ fn expand<S: Simd>(simd: S, width: usize, mask: &[u8], values: &[u8], lines: &mu
 }
 
 /// A buffer of bytes that begins with a line.
-struct Near(Scratch, usize);
+pub(super) struct Near(Scratch, usize);
 
 impl Near {
-    fn new(bytes: usize) -> Self {
+    pub fn new(bytes: usize) -> Self {
         let values = scratch(bytes.div_ceil(size_of::<f32>()) + LINE / size_of::<f32>());
         let first = values.as_ptr().addr();
         Self(values, first.next_multiple_of(LINE) - first)
     }
 
-    fn bytes(&mut self, count: usize) -> &mut [u8] {
+    pub fn bytes(&mut self, count: usize) -> &mut [u8] {
         &mut bytemuck::cast_slice_mut(&mut self.0)[self.1..][..count]
     }
 }
@@ -297,30 +367,15 @@ pub fn sparse_product<E: Send>(
     epilogue: Epilogue<'_>,
     multiply: &Multiply<'_, E>,
 ) -> Result<(), E> {
-    let (rows, outputs) = (out.rows(), out.columns());
-    if rows == 0 || outputs == 0 {
+    let (rows, columns) = (out.rows(), out.columns());
+    if rows == 0 || columns == 0 {
         return Ok(());
     }
-    let panels: usize = pieces.iter().map(|piece| piece.panels.len()).sum();
-    let parts = threads::parts(rows * layout.inputs * panels * PANEL_OUTPUTS, usize::MAX);
-    let cut = Cut::new(rows, layout.inputs, panels, parts);
-    let (mut tasks, mut places) = (Vec::new(), Vec::new());
-    for piece in pieces {
-        layout.check(piece);
-        assert_eq!(piece.inputs, 0..layout.inputs, "inputs of a piece");
-        for first in piece.panels.clone().step_by(cut.panels) {
-            let count = cut.panels.min(piece.panels.end - first);
-            let stored = &piece.bytes[(first - piece.panels.start) * layout.stored_bytes(&piece.inputs)..];
-            places.push((first * PANEL_OUTPUTS, count));
-            tasks.push(Share { layout, first, count, stored, epilogue, columns: outputs });
-        }
-    }
-    // All rows of a panel at once: it is spread out once.
-    let mut shares =
-        Shares::new(rows, places.iter().map(|&(first, panels)| outputs_of(first, panels)), out.into_rows());
+    let (shares, mut outputs) = layout.shares(pieces, out);
     let failure = Mutex::new(None);
-    threads::each(tasks.into_iter().zip(shares.iter_mut()).collect(), |(share, rows)| {
-        if let Err(error) = threads::serially(|| share.multiply(instructions, rows, multiply)) {
+    threads::each(shares.into_iter().zip(outputs.iter_mut()).collect(), |(share, rows)| {
+        let multiplied = threads::serially(|| share.multiply(instructions, rows, columns, epilogue, multiply));
+        if let Err(error) = multiplied {
             failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
         }
     });
@@ -331,15 +386,13 @@ pub fn sparse_product<E: Send>(
 type Multiply<'a, E> = dyn Fn(&CodedPiece<'_>, MatrixMut<'_>, Epilogue<'_>) -> Result<(), E> + Sync + 'a;
 
 /// Consecutive panels that one thread takes.
-struct Share<'a> {
-    layout: &'a SparseLayout,
-    first: usize,
-    count: usize,
+#[derive(Clone, Copy)]
+pub(super) struct Share<'a> {
+    pub layout: &'a SparseLayout,
+    pub first: usize,
+    pub count: usize,
     /// Of these panels, and what follows.
-    stored: &'a [u8],
-    epilogue: Epilogue<'a>,
-    /// Outputs of a whole row.
-    columns: usize,
+    pub stored: &'a [u8],
 }
 
 impl Share<'_> {
@@ -348,6 +401,8 @@ impl Share<'_> {
         self,
         instructions: Instructions,
         rows: &mut [&mut [f32]],
+        columns: usize,
+        epilogue: Epilogue<'_>,
         multiply: &Multiply<'_, E>,
     ) -> Result<(), E> {
         let inputs = 0..self.layout.inputs;
@@ -364,7 +419,7 @@ impl Share<'_> {
             let piece = CodedPiece { panels: 0..count, inputs: inputs.clone(), bytes };
             let first = panel * PANEL_OUTPUTS;
             let own = rows.first().map_or(0, |row| (row.len() - first).min(count * PANEL_OUTPUTS));
-            let epilogue = self.epilogue.columns_from(self.first * PANEL_OUTPUTS + first, own, self.columns);
+            let epilogue = epilogue.columns_from(self.first * PANEL_OUTPUTS + first, own, columns);
             if let [row] = rows {
                 multiply(&piece, MatrixMut::new(&mut row[first..first + own], 1, own), epilogue)?;
                 continue;

@@ -5,7 +5,7 @@ use half::{bf16, f16};
 use super::{
     CodeType, CodedLayout, CodedPiece, CodedPlane, CodedRole, DynamicRows, Epilogue, OpenPanels, PanelElements,
     PanelPiece, PlaneType, Rounded, SparseLayout, Start, coded_product, dynamic_product, pack_panels, panels_product,
-    sparse_product, spread_panels,
+    sparse_dynamic_product, sparse_product, spread_panels,
 };
 use crate::{
     change::{Change, RowChange},
@@ -124,7 +124,13 @@ fn products_without_lines_of_zeros_have_the_bits_of_those_with_them() {
 }
 
 /// Panels of codes of 8 bits with their planes.
-fn codes(layout: &CodedLayout, inputs: usize, outputs: usize, blocks: bool) -> Vec<u8> {
+fn codes(
+    layout: &CodedLayout,
+    inputs: usize,
+    outputs: usize,
+    blocks: bool,
+    element: fn(usize, usize) -> f32,
+) -> Vec<u8> {
     let mut panels = Vec::new();
     for panel in 0..outputs.div_ceil(16) {
         for first in (0..inputs).step_by(256) {
@@ -150,14 +156,99 @@ fn codes(layout: &CodedLayout, inputs: usize, outputs: usize, blocks: bool) -> V
     panels
 }
 
+fn layout_of_codes(inputs: usize, blocks: bool) -> CodedLayout {
+    let block = if blocks { 32 } else { 0 };
+    let planes = [CodedPlane { role: CodedRole::Scale, element: PlaneType::F32, block }];
+    CodedLayout::new(CodeType::I8, inputs, 256, &planes, Rounded::F32)
+}
+
+/// The same bits from codes with zeros and without, of rows that are rounded in blocks or not.
+fn rounded_products_agree(blocks: bool, of_rows: usize, in_lines: bool) {
+    for (rows, inputs, outputs) in SHAPES.into_iter().chain([(2, 260, 17), (4, 256, 64), (1, 1024, 300)]) {
+        let layout = layout_of_codes(inputs, blocks);
+        let (sparse, dense) = if in_lines {
+            let dense = codes(&layout, inputs, outputs, blocks, element_of_lines);
+            (SparseLayout::codes(layout.clone(), CAPACITY).in_lines(), dense)
+        } else {
+            let dense = codes(&layout, inputs, outputs, blocks, element);
+            (SparseLayout::codes(layout.clone(), CAPACITY), dense)
+        };
+        let stored = sparse.pack(&dense);
+        let mut words = vec![0f32; dense.len().div_ceil(4)];
+        bytemuck::cast_slice_mut(&mut words)[..dense.len()].copy_from_slice(&dense);
+        let (values, bias) = (numbers(3, rows * inputs), numbers(4, outputs));
+        let noted = |place: usize, outputs: &mut [f32]| {
+            outputs.iter_mut().zip(place..).for_each(|(output, place)| *output += place as f32);
+        };
+        let change = RowChange { change: Change(&noted), start: 0, columns: outputs };
+        let epilogue = Epilogue { change: Some(change), ..Epilogue::bias(&bias) };
+        let bytes = &bytemuck::cast_slice(&words)[..dense.len()];
+        let piece = CodedPiece { panels: 0..outputs.div_ceil(16), inputs: 0..inputs, bytes };
+        let pieces = [CodedPiece { bytes: &stored, ..piece.clone() }];
+        for instructions in Instructions::available() {
+            let x = DynamicRows::new(instructions, Matrix::new(&values, rows, inputs), of_rows);
+            let mut expected = vec![f32::NAN; rows * outputs];
+            let (out, mut open) = (MatrixMut::new(&mut expected, rows, outputs), OpenPanels::default());
+            dynamic_product(instructions, &x, &layout, std::slice::from_ref(&piece), &mut open, out, epilogue);
+            for threads in [1, 3] {
+                let mut found = vec![f32::NAN; rows * outputs];
+                let out = MatrixMut::new(&mut found, rows, outputs);
+                with_threads(threads, || sparse_dynamic_product(instructions, &x, &sparse, &pieces, out, epilogue));
+                let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+                assert_eq!(bits(&found), bits(&expected), "{rows} × {inputs} × {outputs} on {}", instructions.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn rounded_products_of_codes_have_the_bits_of_those_with_zeros() {
+    for in_lines in [false, true] {
+        rounded_products_agree(false, 0, in_lines);
+        rounded_products_agree(true, 0, in_lines);
+        rounded_products_agree(true, 32, in_lines);
+        rounded_products_agree(false, 32, in_lines);
+    }
+}
+
+#[test]
+fn masks_with_more_bits_than_there_are_codes_give_zeros() {
+    let layout = layout_of_codes(256, false);
+    let (sparse, full) = (SparseLayout::codes(layout.clone(), 512), SparseLayout::codes(layout, 4096));
+    let planes = [1f32; 16];
+    let stored = |values: usize| {
+        let mut bytes = bytemuck::cast_slice(&planes).to_vec();
+        bytes.extend([0xff; 512]);
+        bytes.extend([3; 512]);
+        bytes.resize(64 + 512 + values, 0);
+        bytes
+    };
+    let values = numbers(5, 256);
+    for instructions in Instructions::available() {
+        let x = DynamicRows::new(instructions, Matrix::new(&values, 1, 256), 0);
+        let product = |layout: &SparseLayout, stored: &[u8]| {
+            let mut out = [f32::NAN; 16];
+            let pieces = [CodedPiece { panels: 0..1, inputs: 0..256, bytes: stored }];
+            sparse_dynamic_product(
+                instructions,
+                &x,
+                layout,
+                &pieces,
+                MatrixMut::new(&mut out, 1, 16),
+                Epilogue::default(),
+            );
+            out
+        };
+        assert_eq!(product(&sparse, &stored(512)), product(&full, &stored(4096)), "{}", instructions.name());
+    }
+}
+
 #[test]
 fn products_of_codes_have_the_bits_of_those_with_zeros() {
     for blocks in [false, true] {
         for (rows, inputs, outputs) in SHAPES {
-            let block = if blocks { 32 } else { 0 };
-            let planes = [CodedPlane { role: CodedRole::Scale, element: PlaneType::F32, block }];
-            let layout = CodedLayout::new(CodeType::I8, inputs, 256, &planes, Rounded::F32);
-            let dense = codes(&layout, inputs, outputs, blocks);
+            let layout = layout_of_codes(inputs, blocks);
+            let dense = codes(&layout, inputs, outputs, blocks, element);
             let panels = outputs.div_ceil(16);
             let sparse = SparseLayout::codes(layout.clone(), CAPACITY);
             let stored = sparse.pack(&dense);

@@ -2,7 +2,7 @@
 
 pub(super) mod expand;
 
-use std::arch::x86_64::*;
+use std::{arch::x86_64::*, convert::Infallible};
 
 use half::{bf16, f16};
 
@@ -16,14 +16,16 @@ impl Avx2 {
     /// The token, if this processor has the instructions.
     #[must_use]
     pub fn new() -> Option<Self> {
-        let all =
-            is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
+        let all = is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c")
+            && is_x86_feature_detected!("popcnt");
         all.then_some(Self(()))
     }
 }
 
 /// Runs `routine` with the instructions enabled, so that everything inlined into it uses them.
-#[target_feature(enable = "avx2,fma,f16c")]
+#[target_feature(enable = "avx2,fma,f16c,popcnt")]
 fn run_enabled<R: Routine>(simd: Avx2, routine: R) -> R::Output {
     routine.run(simd)
 }
@@ -31,6 +33,7 @@ fn run_enabled<R: Routine>(simd: Avx2, routine: R) -> R::Output {
 impl Simd for Avx2 {
     type Vector = [__m256; 2];
     type Integers = [__m256i; 2];
+    type Expander = Infallible;
 
     const TILE_ROWS: usize = 6;
     const TILE_VECTORS: usize = 1;
@@ -48,6 +51,16 @@ impl Simd for Avx2 {
     fn expand<const WIDTH: usize>(self, masks: &[u8], values: &[u8], lines: &mut [[u8; 4 * LANES]]) {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe { expand::expand::<WIDTH>(masks, values, lines) }
+    }
+
+    #[inline(always)]
+    fn expander(self) -> Option<Infallible> {
+        None
+    }
+
+    #[inline(always)]
+    fn expand_bytes(self, expander: Infallible, _mask: u64, _values: &[u8]) -> Self::Integers {
+        match expander {}
     }
 
     #[inline(always)]

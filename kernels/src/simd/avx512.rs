@@ -23,13 +23,14 @@ impl Avx512 {
             && is_x86_feature_detected!("avx512vnni")
             && is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("fma")
-            && is_x86_feature_detected!("f16c");
+            && is_x86_feature_detected!("f16c")
+            && is_x86_feature_detected!("popcnt");
         all.then_some(Self(()))
     }
 }
 
 /// Runs `routine` with the instructions enabled, so that everything inlined into it uses them.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,popcnt")]
 fn run_enabled<R: Routine>(simd: Avx512, routine: R) -> R::Output {
     routine.run(simd)
 }
@@ -37,6 +38,7 @@ fn run_enabled<R: Routine>(simd: Avx512, routine: R) -> R::Output {
 impl Simd for Avx512 {
     type Vector = __m512;
     type Integers = __m512i;
+    type Expander = expand::Expander;
 
     const TILE_ROWS: usize = 8;
     const TILE_VECTORS: usize = 3;
@@ -54,6 +56,17 @@ impl Simd for Avx512 {
     fn expand<const WIDTH: usize>(self, masks: &[u8], values: &[u8], lines: &mut [[u8; 4 * LANES]]) {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe { expand::expand::<WIDTH>(masks, values, lines) }
+    }
+
+    #[inline(always)]
+    fn expander(self) -> Option<expand::Expander> {
+        expand::Expander::new()
+    }
+
+    #[inline(always)]
+    fn expand_bytes(self, expander: expand::Expander, mask: u64, values: &[u8]) -> Self::Integers {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { expander.expand_bytes(mask, values) }
     }
 
     #[inline(always)]

@@ -12,18 +12,19 @@ pub(super) fn portably<const WIDTH: usize>(masks: &[u8], values: &[u8], lines: &
     let mut values = values.as_chunks::<WIDTH>().0.iter();
     let places = lines.as_flattened_mut().as_chunks_mut::<WIDTH>().0;
     for (mask, places) in masks.iter().zip(places.chunks_mut(8)) {
-        for (bit, place) in places.iter_mut().enumerate() {
-            *place = match mask >> bit & 1 {
-                0 => [0; WIDTH],
-                _ => values.next().copied().unwrap_or([0; WIDTH]),
-            };
+        places.fill([0; WIDTH]);
+        let mut left = *mask;
+        // From one set bit to the next: whether a bit is set is not foreseen.
+        while left != 0 {
+            places[left.trailing_zeros() as usize] = values.next().copied().unwrap_or([0; WIDTH]);
+            left &= left - 1;
         }
     }
 }
 
 /// The `N` bytes of `values` from `at` on: where they lie, or in `end`, where those that are missing are zero.
 #[inline(always)]
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(super) fn bytes_at<'a, const N: usize>(values: &'a [u8], at: usize, end: &'a mut [u8; N]) -> &'a [u8; N] {
     let rest = values.get(at..).unwrap_or_default();
     if let Some(whole) = rest.first_chunk() {
@@ -35,7 +36,7 @@ pub(super) fn bytes_at<'a, const N: usize>(values: &'a [u8], at: usize, end: &'a
 }
 
 /// For each mask of `LANES` elements of `WIDTH` bytes, where each byte of the spread elements comes from; 128 gives zero.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(super) const fn sources<const MASKS: usize, const BYTES: usize>(width: usize) -> [[u8; BYTES]; MASKS] {
     let mut table = [[128; BYTES]; MASKS];
     let mut mask = 0;

@@ -77,6 +77,9 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// 16 lanes of i32, or of 4 bytes each, the first of them the lowest.
     type Integers: Copy;
 
+    /// A value exists only on processors that spread bytes in registers.
+    type Expander: Copy;
+
     // Conditions on these are `const { .. }` where they choose a kernel: one that these instructions never run is not compiled.
     /// Rows of a register tile of a product.
     const TILE_ROWS: usize;
@@ -399,6 +402,12 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn expand<const WIDTH: usize>(self, masks: &[u8], values: &[u8], lines: &mut [[u8; 4 * LANES]]) {
         expand::portably::<WIDTH>(masks, values, lines);
     }
+
+    /// The token of [`Simd::expand_bytes`], if this processor has the instruction.
+    fn expander(self) -> Option<Self::Expander>;
+
+    /// As [`Simd::expand`], one line of bytes, in a register.
+    fn expand_bytes(self, expander: Self::Expander, mask: u64, values: &[u8]) -> Self::Integers;
 
     /// Reads up to 16 lanes; those that are missing are 0.
     #[inline(always)]

@@ -3,8 +3,11 @@
 //! Every aarch64 processor has NEON, so that its instructions need no token; dot products of bytes came later, and are what this
 //! one stands for. They and conversions of f16 have no stable functions, and are written as instructions.
 
+mod expand;
+
 use std::arch::aarch64::*;
 use std::arch::{asm, is_aarch64_feature_detected};
+use std::convert::Infallible;
 
 use half::{bf16, f16};
 
@@ -148,6 +151,7 @@ fn transposed(rows: Floats) -> Floats {
 impl Simd for Neon {
     type Vector = Floats;
     type Integers = Words;
+    type Expander = Infallible;
 
     const TILE_ROWS: usize = 6;
     const TILE_VECTORS: usize = 1;
@@ -158,6 +162,22 @@ impl Simd for Neon {
     fn run<R: Routine>(self, routine: R) -> R::Output {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe { run_enabled(self, routine) }
+    }
+
+    #[inline(always)]
+    fn expand<const WIDTH: usize>(self, masks: &[u8], values: &[u8], lines: &mut [[u8; 4 * LANES]]) {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { expand::expand::<WIDTH>(masks, values, lines) }
+    }
+
+    #[inline(always)]
+    fn expander(self) -> Option<Infallible> {
+        None
+    }
+
+    #[inline(always)]
+    fn expand_bytes(self, expander: Infallible, _mask: u64, _values: &[u8]) -> Self::Integers {
+        match expander {}
     }
 
     #[inline(always)]

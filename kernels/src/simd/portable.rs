@@ -3,6 +3,8 @@
 //! What takes more than a few instructions for each lane is a function that is called: inlined into every kernel it would be a
 //! large part of the program, for processors that hardly anyone has.
 
+use std::convert::Infallible;
+
 use half::{bf16, f16};
 
 use super::{LANES, Routine, Simd};
@@ -49,6 +51,7 @@ fn quarters(bytes: &[u8; 4 * LANES], value: impl Fn(u8) -> f32) -> [[f32; LANES]
 impl Simd for Portable {
     type Vector = [f32; LANES];
     type Integers = [i32; LANES];
+    type Expander = Infallible;
 
     const TILE_ROWS: usize = 4;
     const TILE_VECTORS: usize = 1;
@@ -57,6 +60,16 @@ impl Simd for Portable {
     // Not forced inline: routines within routines keep stack frames of their own in unoptimised builds.
     fn run<R: Routine>(self, routine: R) -> R::Output {
         routine.run(self)
+    }
+
+    #[inline(always)]
+    fn expander(self) -> Option<Infallible> {
+        None
+    }
+
+    #[inline(always)]
+    fn expand_bytes(self, expander: Infallible, _mask: u64, _values: &[u8]) -> Self::Integers {
+        match expander {}
     }
 
     #[inline(always)]

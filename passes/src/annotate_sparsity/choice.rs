@@ -1,9 +1,14 @@
 //! Whether a weight is stored without its zeros, and why.
 //!
-//! Panels without zeros are multiplied by spreading them out in a near cache: that takes time, and saves bytes that come
-//! from memory or from the disk. So they pay where the model is larger than a cache and few bytes are left. Products of one
-//! row on two threads, by `cargo bench -p ipuc-kernels --bench sparse`, f32 of 512 MiB: 26 % of the bytes take 73 % of the
-//! time, 36 % take 93 %, 46 % take 103 %. Elements of 8 bits took longer without zeros at every share.
+//! Panels without zeros are spread out before they are multiplied: that takes time, and saves bytes that come from memory or from
+//! the disk. So they pay where the model is larger than a cache and few bytes are left. Products of one row on two threads, by
+//! `cargo bench -p ipuc-kernels --bench sparse`:
+//!
+//! - f32 of 512 MiB, spread out in a near cache: 26 % of the bytes take 73 % of the time, 36 % take 93 %, 46 % take 103 %.
+//! - Codes of 8 bits of 385 MiB, rounded activations, no planes of blocks, spread out in registers (AVX-512 with VBMI2): 36 % of the
+//!   bytes take 62 % of the time, 45 % take 72 %, 63 % (2:4) take 71 to 83 %, 77 % take 95 %, 86 % take 104 %; in whole lines 72 %
+//!   take 92 %, 80 % take 102 %. AVX2, which spreads them out in a near cache, takes about twice the time at every share.
+//! - Other elements of 8 and of 16 bits take longer without zeros at every share.
 
 use super::counts::Counts;
 use crate::ir::{ChosenEncoding, ConstantId, Graph, Operand, Uses};
@@ -21,6 +26,10 @@ pub const BREAK_EVEN: f64 = 0.36;
 /// As [`BREAK_EVEN`] for zeros that are left out in whole lines, of elements of any type.
 pub const LINES_BREAK_EVEN: f64 = 0.6;
 
+/// As [`BREAK_EVEN`] and [`LINES_BREAK_EVEN`] for codes of 8 bits that are multiplied with rounded activations and whose planes are all
+/// over all inputs.
+pub const CODES_BREAK_EVEN: f64 = 0.75;
+
 /// What the choice depends on beside the weight.
 pub(super) struct Model {
     pub(super) sparsity: Sparsity,
@@ -29,11 +38,13 @@ pub(super) struct Model {
     pub(super) product_bytes: u64,
     /// Weights that other steps than matrix products read.
     pub(super) others: BTreeSet<ConstantId>,
+    /// Weights that a product with activations as they are reads, or with such as have blocks.
+    unrounded: BTreeSet<ConstantId>,
 }
 
 impl Model {
     pub(super) fn new(graph: &Graph, options: &Options) -> Model {
-        let (mut products, mut others) = (BTreeSet::new(), BTreeSet::new());
+        let (mut products, mut others, mut unrounded) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         for index in graph.reachable_blocks() {
             for step in &graph.block(index).steps {
                 let constants = step.operands.iter().enumerate().filter_map(|(at, operand)| match operand {
@@ -41,12 +52,14 @@ impl Model {
                     Operand::Value(_) | Operand::Absent => None,
                 });
                 for (at, id) in constants {
-                    let is_product = matches!(step.op, Op::Matmul(_)) && at == 1;
-                    if is_product {
-                        products.insert(id)
+                    if let (Op::Matmul(product), 1) = (&step.op, at) {
+                        products.insert(id);
+                        if product.arithmetic.dynamic_block() != Some(0) {
+                            unrounded.insert(id);
+                        }
                     } else {
-                        others.insert(id)
-                    };
+                        others.insert(id);
+                    }
                 }
             }
         }
@@ -57,7 +70,7 @@ impl Model {
         };
         let product_bytes = products.iter().filter_map(bytes).sum();
         let (sparsity, activations) = (options.sparsity, options.activation_sparsity);
-        Model { sparsity, activations, product_bytes, others }
+        Model { sparsity, activations, product_bytes, others, unrounded }
     }
 
     /// The encoding without zeros, or why they stay.
@@ -115,27 +128,40 @@ impl Model {
                 Err(format!("all weights of products take {} bytes, which a cache holds", self.product_bytes))
             }
             Sparsity::Measured => {
-                if let Some(lines) = lines.as_ref().filter(|lines| lines.0 <= LINES_BREAK_EVEN) {
-                    return chosen(
-                        lines,
-                        &format!("in whole lines, where {:.0} % are as fast", percent(LINES_BREAK_EVEN)),
-                    );
+                let (of_elements, of_lines) = self.break_evens(id, panels);
+                let fits = of_elements.is_some_and(|least| elements.0 <= least);
+                if let Some(lines) = lines.as_ref().filter(|lines| lines.0 <= of_lines)
+                    && !(fits && elements.0 < lines.0)
+                {
+                    return chosen(lines, &format!("in whole lines, where {:.0} % are as fast", percent(of_lines)));
                 }
-                if bits < 32 {
-                    let left = percent(elements.0);
+                let left = percent(elements.0);
+                let Some(least) = of_elements else {
                     return Err(format!(
                         "{found:.1} % zeros leave {left:.0} % of the bytes, and elements of {bits} bits are faster with zeros"
                     ));
+                };
+                if fits {
+                    return chosen(&elements, &format!("where {:.0} % are as fast", percent(least)));
                 }
-                if elements.0 > BREAK_EVEN {
-                    let (left, least) = (percent(elements.0), percent(BREAK_EVEN));
-                    return Err(format!(
-                        "{found:.1} % zeros leave {left:.0} % of the bytes, and it is faster from {least:.0} % on"
-                    ));
-                }
-                chosen(&elements, &format!("where {:.0} % are as fast", percent(BREAK_EVEN)))
+                let least = percent(least);
+                Err(format!("{found:.1} % zeros leave {left:.0} % of the bytes, and it is faster from {least:.0} % on"))
             }
         }
+    }
+
+    /// The greatest shares of the bytes that are as fast without zeros as all with them: element by element, if there is one, and in
+    /// whole lines.
+    fn break_evens(&self, id: ConstantId, panels: &Panels) -> (Option<f64>, f64) {
+        let planes = &panels.planes.0;
+        let are_codes = panels.dtype.is_integer()
+            && panels.dtype.bits() == 8
+            && !planes.is_empty()
+            && planes.iter().all(|plane| plane.block == 0);
+        if are_codes && !self.unrounded.contains(&id) {
+            return (Some(CODES_BREAK_EVEN), CODES_BREAK_EVEN);
+        }
+        ((panels.dtype.bits() == 32).then_some(BREAK_EVEN), LINES_BREAK_EVEN)
     }
 }
 
@@ -163,11 +189,31 @@ mod tests {
 
     /// What becomes of a weight of f32 or f16 with a share of zeros in percent, the values of which are spread evenly.
     fn chosen(dtype: &str, percent: u64, product_bytes: u64, sparsity: Sparsity) -> Result<String, String> {
+        encoded((dtype, "", ""), percent, product_bytes, sparsity)
+    }
+
+    /// The same of one of f32 in codes of 8 bits with a scale for each `block` inputs, which rows with a scale for each `of_rows` inputs
+    /// are multiplied with.
+    fn chosen_codes(block: u32, of_rows: u32, percent: u64) -> Result<String, String> {
+        let encoding = format!(
+            " as panels dtype=i8 groups=1 outputs=1024 inputs=1024 output_axis=1 interleave=4 cut=256 \
+             planes=[\"scale f32 {block}\"] because \"rounded\""
+        );
+        let arithmetic = format!(" arithmetic=[\"dynamic i8 {of_rows}\", \"f32\", \"nearest_even\"]");
+        encoded(("f32", &encoding, &arithmetic), percent, CACHED_BYTES, Sparsity::Measured)
+    }
+
+    fn encoded(
+        (dtype, encoding, arithmetic): (&str, &str, &str),
+        percent: u64,
+        product_bytes: u64,
+        sparsity: Sparsity,
+    ) -> Result<String, String> {
         let hash = "0".repeat(64);
         let text = format!(
-            "constant @w : {dtype}[1024, 1024] = hash {hash}\n\
+            "constant @w : {dtype}[1024, 1024] = hash {hash}{encoding}\n\
              entry \"main\"(\"x\") -> (\"y\") = block 0\n\
-             block 0(%x : {dtype}[2, 1024]) {{\n  %y : {dtype}[2, 1024] = matmul %x, @w\n  return %y\n}}\n"
+             block 0(%x : {dtype}[2, 1024]) {{\n  %y : {dtype}[2, 1024] = matmul{arithmetic} %x, @w\n  return %y\n}}\n"
         );
         let graph = parse(&text).unwrap();
         let (id, uses) = graph.uses().pop_first().unwrap();
@@ -184,6 +230,21 @@ mod tests {
             assert!(chosen.encoding.as_sparse_panels().is_some());
             chosen.reason
         })
+    }
+
+    #[test]
+    fn zeros_of_codes_are_left_out_where_registers_spread_them() {
+        assert_eq!(
+            chosen_codes(0, 0, 50),
+            Ok("rounded; without zeros: 63 % of the bytes, where 75 % are as fast".to_string())
+        );
+        assert_eq!(
+            chosen_codes(0, 0, 30),
+            Err("30.0 % zeros leave 83 % of the bytes, and it is faster from 75 % on".to_string())
+        );
+        let slower = "50.0 % zeros leave 67 % of the bytes, and elements of 8 bits are faster with zeros";
+        assert_eq!(chosen_codes(32, 0, 50), Err(slower.to_string()));
+        assert_eq!(chosen_codes(0, 32, 50), Err(slower.replace("67", "63")));
     }
 
     #[test]

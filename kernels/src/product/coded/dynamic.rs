@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Up to this many rows one panel after another is read from its begin to its end.
-const FEW_ROWS: usize = 4;
+pub(in crate::product) const FEW_ROWS: usize = 4;
 
 /// Rows of the largest tile.
 const TILE_ROWS: usize = 8;
@@ -119,6 +119,7 @@ impl Routine for &mut DynamicTask<'_> {
                 out: self.out,
                 sums: self.sums.as_deref_mut(),
                 exact: None,
+                ahead: true,
             }
             .run(simd);
         } else {
@@ -130,15 +131,30 @@ impl Routine for &mut DynamicTask<'_> {
             }
         }
         if self.weight.inputs().end == self.x.inputs() {
-            for (row, outputs) in self.out.iter_mut().enumerate() {
-                if self.x.block() == 0 {
-                    let scale = self.x.scale(self.first_row + row);
-                    outputs.iter_mut().for_each(|output| *output *= scale);
-                }
-            }
-            self.epilogue.apply_to_rows(simd, self.first_row, self.first_output, self.out);
+            complete(simd, self.x, self.first_row, self.first_output, self.out, self.epilogue);
         }
     }
+}
+
+/// Multiplies sums over all inputs with the scales of their rows, and applies the epilogue.
+#[inline(always)]
+pub(in crate::product) fn complete<S: Simd>(
+    simd: S,
+    x: &DynamicRows,
+    first_row: usize,
+    first_output: usize,
+    out: &mut [&mut [f32]],
+    epilogue: Epilogue<'_>,
+) {
+    if x.block() == 0 {
+        for (row, outputs) in out.iter_mut().enumerate() {
+            let scale = x.scale(first_row + row);
+            for output in outputs.iter_mut() {
+                *output *= scale;
+            }
+        }
+    }
+    epilogue.apply_to_rows(simd, first_row, first_output, out);
 }
 
 impl DynamicTask<'_> {

@@ -36,7 +36,7 @@ const ONES: [f32; AT_ONCE] = [1.0; AT_ONCE];
 const MOST_ROWS: usize = 8;
 
 /// Some panels, and where their products go.
-pub(super) struct DynamicFew<'t, 'o, 'a> {
+pub(in crate::product) struct DynamicFew<'t, 'o, 'a> {
     pub x: &'a DynamicRows,
     pub first_row: usize,
     pub weight: CodedPanels<'a>,
@@ -49,10 +49,12 @@ pub(super) struct DynamicFew<'t, 'o, 'a> {
     pub sums: Option<&'t mut [[i32; LANES]]>,
     /// What is different where activations are integers.
     pub exact: Option<ExactSums<'t>>,
+    /// Whether memory is asked for ahead: not where panels are in a near cache.
+    pub ahead: bool,
 }
 
 /// Sums of integers less their zero point. Their panels come whole, in whole blocks.
-pub(super) struct ExactSums<'t> {
+pub(in crate::product) struct ExactSums<'t> {
     /// The zero point of all rows but the last, which is ones; 0 where all rows are activations.
     pub zero: i32,
     /// Where sums over all inputs go, which are not scaled: `[panels][rows]`.
@@ -61,7 +63,7 @@ pub(super) struct ExactSums<'t> {
 
 /// What the sums of blocks of a weight begin with for each unit that is subtracted from its codes: the sums of activations, negated;
 /// `[m][k / block rounded up]`. None where there are no blocks, or no loop. All tasks of a product read them.
-pub(super) fn shifts(x: &DynamicRows, layout: &CodedLayout) -> Vec<i32> {
+pub(in crate::product) fn shifts(x: &DynamicRows, layout: &CodedLayout) -> Vec<i32> {
     let Some(scale) = layout.stream().filter(|_| is_common(layout, x.block())).and_then(|stream| stream.scale) else {
         return Vec::new();
     };
@@ -74,7 +76,7 @@ pub(super) fn shifts(x: &DynamicRows, layout: &CodedLayout) -> Vec<i32> {
 }
 
 /// Whether [`DynamicFew`] has a loop for these, and activations with a scale for each `of_rows` inputs, or for all where that is 0.
-pub(super) fn is_common(layout: &CodedLayout, of_rows: usize) -> bool {
+pub(in crate::product) fn is_common(layout: &CodedLayout, of_rows: usize) -> bool {
     let Some(stream) = layout.stream() else { return false };
     match stream.scale {
         None => of_rows == 0 && layout.inputs() <= LONGEST_SUM,
@@ -155,7 +157,7 @@ impl DynamicFew<'_, '_, '_> {
                 state.sums[row][0] = sums[first + row];
             }
         }
-        let (rows, first_row, ahead) = (self.x, self.first_row + first, first == 0);
+        let (rows, first_row, ahead) = (self.x, self.first_row + first, self.ahead && first == 0);
         let ending = match &self.exact {
             None => Ending { zero: 0, is_scaled: true },
             Some(exact) => Ending { zero: exact.zero, is_scaled: stream.scale.is_some() },
@@ -310,16 +312,12 @@ impl<const PARTS: usize, const ROWS: usize> Routine for Run<'_, PARTS, ROWS> {
             for row in 0..ROWS {
                 inputs[row] = &left[row].as_chunks().0[lines.len() * LINES + index];
             }
-            sums.add(simd, line, inputs, digits, 0);
+            sums.add(simd, simd.load_bytes(line), inputs, digits, 0);
         }
-        let (mut ends, inputs) = (sums.together(simd), 0..panel.rows.inputs());
-        let is_last = panel.part.end == inputs.end;
+        let mut ends = sums.together(simd);
+        let is_last = panel.part.end == panel.rows.inputs();
         if is_last {
-            for (row, sum) in ends.iter_mut().enumerate() {
-                let codes = simd.splat_integer(panel.rows.sum(panel.first_row + row, inputs.clone()));
-                let shift = simd.multiply_integers(simd.load_integers(&panel.whole.shifted), codes);
-                *sum = simd.subtract_integers(*sum, shift);
-            }
+            subtract_shifts(simd, panel.rows, panel.first_row, panel.whole, &mut ends);
             panel.ending.centre(simd, &mut ends);
         }
         for (row, sum) in ends.into_iter().enumerate() {
@@ -331,6 +329,22 @@ impl<const PARTS: usize, const ROWS: usize> Routine for Run<'_, PARTS, ROWS> {
                 simd.store_integers(sum, &mut panel.state.sums[row][0]);
             }
         }
+    }
+}
+
+/// Takes what makes codes not negative from sums over all inputs: a row's sum of activations times each output's.
+#[inline(always)]
+pub(super) fn subtract_shifts<S: Simd, const ROWS: usize>(
+    simd: S,
+    x: &DynamicRows,
+    first_row: usize,
+    whole: &Parameters,
+    sums: &mut [S::Integers; ROWS],
+) {
+    for (row, sum) in sums.iter_mut().enumerate() {
+        let codes = simd.splat_integer(x.sum(first_row + row, 0..x.inputs()));
+        let shift = simd.multiply_integers(simd.load_integers(&whole.shifted), codes);
+        *sum = simd.subtract_integers(*sum, shift);
     }
 }
 
@@ -410,17 +424,17 @@ impl<const PARTS: usize, const LINES: usize, const ROWS: usize> Routine for Bloc
 }
 
 /// Two sums for each row, where one alone would wait for itself.
-struct PairOfSums<S: Simd, const ROWS: usize>([[S::Integers; ROWS]; 2]);
+pub(super) struct PairOfSums<S: Simd, const ROWS: usize>([[S::Integers; ROWS]; 2]);
 
 impl<S: Simd, const ROWS: usize> PairOfSums<S, ROWS> {
     #[inline(always)]
-    fn zero(simd: S) -> Self {
+    pub fn zero(simd: S) -> Self {
         Self([[simd.splat_integer(0); ROWS]; 2])
     }
 
     /// Both sums of each row added up.
     #[inline(always)]
-    fn together(self, simd: S) -> [S::Integers; ROWS] {
+    pub fn together(self, simd: S) -> [S::Integers; ROWS] {
         let [mut sums, others] = self.0;
         for row in 0..ROWS {
             sums[row] = simd.add_integers(sums[row], others[row]);
@@ -446,21 +460,20 @@ impl<S: Simd, const ROWS: usize> PairOfSums<S, ROWS> {
             for row in 0..ROWS {
                 own[row] = &inputs[row][line];
             }
-            self.add(simd, &lines[line], own, digits, line);
+            self.add(simd, simd.load_bytes(&lines[line]), own, digits, line);
         }
     }
 
     /// Adds those of a line of codes, the `index`th.
     #[inline(always)]
-    fn add<const PARTS: usize>(
+    pub fn add<const PARTS: usize>(
         &mut self,
         simd: S,
-        line: &[u8; LINE],
+        codes: S::Integers,
         inputs: [&[i32; PARTS]; ROWS],
         digits: Digits<S, PARTS>,
         index: usize,
     ) {
-        let codes = simd.load_bytes(line);
         for part in 0..PARTS {
             let unsigned = digits.of(simd, codes, part);
             for row in 0..ROWS {

@@ -66,7 +66,8 @@ impl FewRows {
         let mut whole = vec![[0; LANES]; rows * panels];
         let exact = Some(ExactSums { zero: self.zero, whole: &mut whole });
         let (x, shifts) = (&self.rows, &self.shifts);
-        DynamicFew { x, first_row: 0, weight, panels, shifts, out: &mut outputs, sums: None, exact }.run(simd);
+        DynamicFew { x, first_row: 0, weight, panels, shifts, out: &mut outputs, sums: None, exact, ahead: true }
+            .run(simd);
         if weight.layout().finest().is_some() {
             for (out, values) in out.iter_mut().zip(values.chunks(columns)) {
                 out.iter_mut().zip(values).for_each(|(output, value)| *output = f64::from(*value));

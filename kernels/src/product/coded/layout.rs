@@ -308,6 +308,11 @@ impl CodedLayout {
         self.finest
     }
 
+    /// Whether codes have no planes between them.
+    pub(in crate::product) fn is_run(&self) -> bool {
+        self.stream().is_some_and(|stream| stream.scale.is_none())
+    }
+
     /// The planes of blocks, if records can be read one after another: one of scales, and one of zero points of the same blocks.
     #[inline(always)]
     pub(super) fn stream(&self) -> Option<Stream> {
@@ -399,7 +404,7 @@ pub(super) struct Places {
 
 /// A run of inputs of one panel.
 #[derive(Clone, Copy)]
-pub(super) struct PanelPart<'a> {
+pub(in crate::product) struct PanelPart<'a> {
     pub layout: &'a CodedLayout,
     /// First input, a multiple of the layout's `cut`.
     pub start: usize,

@@ -63,6 +63,17 @@ pub(super) struct CodedPart<'a> {
 }
 
 impl<'a> CodedPanels<'a> {
+    /// A part of one panel; `whole` is what its first part said, if this is a later one.
+    #[inline(always)]
+    pub(in crate::product) fn part(
+        layout: &'a CodedLayout,
+        inputs: Range<usize>,
+        bytes: &'a [u8],
+        whole: Option<&'a Parameters>,
+    ) -> Self {
+        Self { layout, start: inputs.start, end: inputs.end, bytes, length: bytes.len(), whole }
+    }
+
     pub(super) fn layout(&self) -> &'a CodedLayout {
         self.layout
     }
@@ -74,7 +85,7 @@ impl<'a> CodedPanels<'a> {
 
     /// Panel `panel`, and its parameters over all inputs.
     #[inline(always)]
-    pub(super) fn panel<S: Simd>(&self, simd: S, panel: usize) -> (PanelPart<'a>, Parameters) {
+    pub(in crate::product) fn panel<S: Simd>(&self, simd: S, panel: usize) -> (PanelPart<'a>, Parameters) {
         let bytes = &self.bytes[panel * self.length..][..self.length];
         let part = PanelPart { layout: self.layout, start: self.start, end: self.end, bytes };
         let whole = self.whole.copied().unwrap_or_else(|| Parameters::whole(simd, &part));

@@ -21,7 +21,7 @@ const FAR_BYTES: usize = 8192;
 
 /// Asks for the bytes ahead of these.
 #[inline(always)]
-pub(super) fn ask<S: Simd, E>(simd: S, values: &[E]) {
+pub(in crate::product) fn ask<S: Simd, E>(simd: S, values: &[E]) {
     simd.prefetch(values, NEAR_BYTES / size_of::<E>());
     simd.prefetch_far(values, FAR_BYTES / size_of::<E>());
 }
@@ -30,7 +30,7 @@ pub(super) fn ask<S: Simd, E>(simd: S, values: &[E]) {
 /// the end of a line is read late.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
-pub(super) struct Parameters {
+pub(in crate::product) struct Parameters {
     /// The product of the scales.
     pub scale: [f32; LANES],
     /// The zero points, 0 where there are none.

@@ -1,6 +1,6 @@
 //! Spreads values by the instructions for that, a line at a time.
 
-use std::arch::x86_64::*;
+use std::arch::{asm, x86_64::*};
 
 use crate::simd::{
     avx2::expand::expand as expand_by_shuffles,
@@ -9,7 +9,7 @@ use crate::simd::{
 
 /// See `Simd::expand`.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,popcnt")]
 pub fn expand<const WIDTH: usize>(masks: &[u8], values: &[u8], lines: &mut [[u8; LINE]]) {
     // Detection is a load and a comparison, once for a record. Not every processor with the other instructions has these.
     if is_x86_feature_detected!("avx512vbmi2") && is_x86_feature_detected!("popcnt") {
@@ -17,6 +17,35 @@ pub fn expand<const WIDTH: usize>(masks: &[u8], values: &[u8], lines: &mut [[u8;
         unsafe { expand_lines::<WIDTH>(masks, values, lines) }
     } else {
         expand_by_shuffles::<WIDTH>(masks, values, lines);
+    }
+}
+
+/// The token of AVX-512 VBMI2: a value exists only on processors with it.
+#[derive(Clone, Copy)]
+pub struct Expander(());
+
+impl Expander {
+    pub fn new() -> Option<Self> {
+        is_x86_feature_detected!("avx512vbmi2").then_some(Self(()))
+    }
+
+    /// See `Simd::expand_bytes`.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    pub fn expand_bytes(self, mask: u64, values: &[u8]) -> __m512i {
+        let from = match values.first_chunk() {
+            Some(line) => load(line),
+            // SAFETY: only bytes that the slice has are read.
+            None => unsafe { _mm512_maskz_loadu_epi8((1 << values.len()) - 1, values.as_ptr().cast()) },
+        };
+        let spread;
+        // The intrinsic would be called, not inlined, by a function that is not compiled for it.
+        // SAFETY: the processor has the instruction, since `self` exists; it reads and writes registers.
+        unsafe {
+            asm!("vpexpandb {spread}{{{mask}}}{{z}}, {from}", spread = lateout(zmm_reg) spread, from = in(zmm_reg) from,
+                mask = in(kreg) mask, options(pure, nomem, nostack, preserves_flags));
+        }
+        spread
     }
 }
 

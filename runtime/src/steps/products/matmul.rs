@@ -14,7 +14,7 @@ use ipuc_kernels::matrix::{Matrix, MatrixMut};
 use ipuc_kernels::product::{
     Batch, CodedLayout, DynamicRows, Epilogue, InputMajorLayout, InputMajorProduct, OpenPanels, PANEL_OUTPUTS,
     PlainElements, PlainLayout, PlainMatrix, RunInputs, RunRows, Skipped, Start, batched_product, coded_product,
-    dynamic_product, panels_product, sparse_product,
+    dynamic_product, panels_product, sparse_dynamic_product, sparse_product,
 };
 use ipuc_kernels::simd::Instructions;
 use ipuc_kernels::threads::each;
@@ -389,17 +389,22 @@ impl PanelProduct<'_> {
             self.open = open;
             return added;
         }
-        let added = match &self.weight.sparse {
-            None => self.add_dense(runs, &mut open, out, post),
+        let codes = self.codes.as_ref().filter(|_| self.weight.codes.is_some());
+        let added = match (&self.weight.sparse, codes) {
+            (None, _) => self.add_dense(runs, &mut open, out, post),
             // A panel in several parts is large: it is spread out as a whole, and its sums go on.
-            Some(layout) if runs.iter().any(|run| run.inputs != (0..self.x.columns())) => {
+            (Some(layout), _) if runs.iter().any(|run| run.inputs != (0..self.x.columns())) => {
                 let mut out = Some(out);
                 with_zeros(layout, runs, &mut |runs| match out.take() {
                     Some(out) => self.add_dense(runs, &mut open, out, post),
                     None => Ok(()),
                 })
             }
-            Some(layout) => {
+            (Some(layout), Some(rows)) => {
+                sparse_dynamic_product(self.instructions, rows, layout, runs, out, post);
+                Ok(())
+            }
+            (Some(layout), None) => {
                 let multiply = |run: &Run<'_>, out: MatrixMut<'_>, post: Epilogue<'_>| {
                     self.add_dense(std::slice::from_ref(run), &mut OpenPanels::default(), out, post)
                 };
