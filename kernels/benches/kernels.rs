@@ -13,8 +13,8 @@ use std::time::Instant;
 use half::{bf16, f16};
 use ipuc_kernels::{
     convolution::{
-        ConvolutionEpilogue, ConvolutionShape, ConvolutionWeight, InputOrder, TransposedShape, blocked_convolution,
-        convolution, depthwise, transposed,
+        BlockedPlan, ConvolutionEpilogue, ConvolutionShape, ConvolutionWeight, InputOrder, TransposedShape,
+        blocked_convolution, convolution, depthwise, transposed,
     },
     limits,
     matrix::{Matrix, MatrixMut},
@@ -253,10 +253,12 @@ impl Bench {
             // The channels of images come one after another.
             let order = if channels == 3 { InputOrder::Planes } else { InputOrder::Blocks };
             let mut out = vec![0.0; shape.outputs()];
-            self.operation_bound(&name, shape.outputs() * shape.depth(), || {
+            let operations = shape.outputs() * shape.depth();
+            let plan = BlockedPlan::new(shape);
+            self.operation_bound(&name, operations, || {
                 blocked_convolution(
                     self.instructions,
-                    &shape,
+                    &plan,
                     (&x, order),
                     weight,
                     &mut out,

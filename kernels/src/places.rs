@@ -68,6 +68,7 @@ fn rows_of_taps(outer: &[WindowAxis], rows: Range<usize>) -> Vec<u32> {
 const MOST_RESERVED: usize = 1 << 10;
 
 /// Which rows of positions the windows of each row of outputs see.
+#[derive(Debug)]
 pub(crate) struct SeenRows {
     /// Rows that are no padding, and which tap of the axes but the last each is: of one row of outputs after another.
     pub rows: Vec<usize>,

@@ -40,7 +40,7 @@ use super::{
     window::{self, WindowAxis},
 };
 
-pub use blocked::{CHANNEL_BLOCK, InputOrder, MOST_DEPTH, blocked_convolution, has_blocks};
+pub use blocked::{BlockedPlan, CHANNEL_BLOCK, InputOrder, MOST_DEPTH, blocked_convolution, has_blocks};
 pub use depthwise::depthwise;
 pub use depthwise_bytes::ByteDepthwise;
 pub use filter_tiles::FilterTiles;

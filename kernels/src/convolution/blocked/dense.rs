@@ -1,12 +1,13 @@
 //! Convolutions over blocks of channels by panels of 16 output channels.
 
-use std::{ops::Range, sync::OnceLock};
+use std::ops::Range;
 
 use half::{bf16, f16};
 
 use super::{
-    CHANNEL_BLOCK, InputOrder,
+    BlockedPlan, CHANNEL_BLOCK, InputOrder,
     panel_tiles::{Finish, PanelTiles, Start, TILE_ROWS, panels_together},
+    plan::TaskPlaces,
     plane,
     planes::Planes,
     tile::{Inputs, Operands, Values, Within},
@@ -60,17 +61,18 @@ const FEWEST_OF_FEW: usize = FEWEST_WINDOWS / 2;
 /// If a piece is none of the weight.
 pub(super) fn convolution(
     instructions: Instructions,
-    shape: &ConvolutionShape,
+    plan: &BlockedPlan,
     (x, order): (&[f32], InputOrder),
     pieces: &[PanelPiece<'_>],
     out: &mut [f32],
     epilogue: ConvolutionEpilogue<'_>,
 ) {
+    let shape = plan.shape();
     let group_panels = shape.group_outputs.div_ceil(PANEL_OUTPUTS);
     for piece in pieces {
         piece.check(shape.depth(), shape.groups * group_panels);
     }
-    let common = Common { shape, axes: window::joined(&shape.axes), x, order, epilogue };
+    let common = Common { shape, axes: plan.axes(), x, order, epilogue };
     // Pieces of the same panels add to the same outputs.
     let mut rest = pieces;
     while let [first, ..] = rest {
@@ -81,13 +83,19 @@ pub(super) fn convolution(
             count += 1;
         }
         let (now, later) = rest.split_at(count);
-        multiply(instructions, &common, now, out);
+        multiply(instructions, plan, &common, now, out);
         rest = later;
     }
 }
 
 /// Adds the products with pieces of which no two have a panel in common.
-fn multiply(instructions: Instructions, common: &Common<'_>, pieces: &[PanelPiece<'_>], out: &mut [f32]) {
+fn multiply(
+    instructions: Instructions,
+    plan: &BlockedPlan,
+    common: &Common<'_>,
+    pieces: &[PanelPiece<'_>],
+    out: &mut [f32],
+) {
     let shape = common.shape;
     let mut direct = pieces;
     let rest: Vec<PanelPiece<'_>>;
@@ -102,15 +110,14 @@ fn multiply(instructions: Instructions, common: &Common<'_>, pieces: &[PanelPiec
         }
     }
     let cut = Cut::new(common, direct);
-    let places: Vec<OnceLock<Vec<u32>>> =
-        (0..window::outputs(&common.axes)).step_by(cut.windows_each).map(|_| OnceLock::new()).collect();
+    let places = plan.places(cut.windows_each);
     threads::each_mut(split(common, direct, &cut, &places, out), |task| instructions.run(task));
 }
 
 /// Everything that tasks have in common.
 struct Common<'a> {
     shape: &'a ConvolutionShape,
-    axes: Vec<window::WindowAxis>,
+    axes: &'a [window::WindowAxis],
     x: &'a [f32],
     order: InputOrder,
     epilogue: ConvolutionEpilogue<'a>,
@@ -120,7 +127,7 @@ struct Common<'a> {
 struct Task<'a> {
     common: &'a Common<'a>,
     /// Where their taps lie, the same for all images, groups and panels.
-    places: &'a OnceLock<Vec<u32>>,
+    places: &'a TaskPlaces,
     image: usize,
     group: usize,
     windows: Range<usize>,
@@ -140,7 +147,7 @@ fn windows_each(common: &Common<'_>, windows: usize, panels: usize, parts: usize
         InputOrder::Blocks => (MOST_VALUES, channels.max(1), MOST_WINDOWS),
         InputOrder::Planes => {
             let strides: usize = common.axes.iter().map(|axis| axis.stride.min(axis.kernel)).product();
-            let places = window::taps(&common.axes) / PLACES_OF_VALUE;
+            let places = window::taps(common.axes) / PLACES_OF_VALUE;
             (MOST_COPIED, channels.saturating_mul(strides).max(places).max(1), MOST_WINDOWS)
         }
     };
@@ -161,7 +168,7 @@ struct Cut {
 impl Cut {
     fn new(common: &Common<'_>, pieces: &[PanelPiece<'_>]) -> Cut {
         let ConvolutionShape { batch, groups, .. } = *common.shape;
-        let windows = window::outputs(&common.axes);
+        let windows = window::outputs(common.axes);
         let panels: usize = pieces.iter().map(|piece| piece.panels.len()).sum();
         let depth = pieces.iter().map(|piece| piece.inputs.len()).max().unwrap_or(0);
         let operations = batch * windows * panels * PANEL_OUTPUTS * depth;
@@ -180,12 +187,12 @@ fn split<'a>(
     common: &'a Common<'a>,
     pieces: &[PanelPiece<'a>],
     &Cut { windows_each, panels_each }: &Cut,
-    places: &'a [OnceLock<Vec<u32>>],
+    places: &'a [TaskPlaces],
     out: &'a mut [f32],
 ) -> Vec<Task<'a>> {
     let ConvolutionShape { groups, group_outputs, .. } = *common.shape;
     let group_panels = group_outputs.div_ceil(PANEL_OUTPUTS);
-    let windows = window::outputs(&common.axes);
+    let windows = window::outputs(common.axes);
     let mut tasks = Vec::new();
     for (image, out) in out.chunks_mut(groups * group_outputs * windows).enumerate() {
         let mut blocks: Vec<Option<&mut [f32]>> = out.chunks_mut(CHANNEL_BLOCK * windows).map(Some).collect();

@@ -1,9 +1,9 @@
 //! Channels of their own in blocks: each output of a block is a vector of its 8 channels, which windows side by side fill.
 
-use super::{CHANNEL_BLOCK, plane};
+use super::{BlockedPlan, CHANNEL_BLOCK, plane};
 use crate::{
     bands::{Band, Planes},
-    convolution::{ConvolutionEpilogue, ConvolutionShape},
+    convolution::ConvolutionEpilogue,
     places::SeenRows,
     product::clamped,
     scratch::scratch,
@@ -37,17 +37,17 @@ const ZEROS: [f32; CHANNEL_BLOCK] = [0.0; CHANNEL_BLOCK];
 /// If there is not a weight for each tap.
 pub(super) fn depthwise(
     instructions: Instructions,
-    shape: &ConvolutionShape,
+    plan: &BlockedPlan,
     x: &[f32],
     weight: &[f32],
     out: &mut [f32],
     epilogue: ConvolutionEpilogue<'_>,
 ) {
+    let shape = plan.shape();
     let taps = window::taps(&shape.axes);
     assert_eq!(weight.len(), shape.groups * taps, "weights of {shape:?}");
-    let mut axes = window::joined(&shape.axes);
-    let columns = axes.pop().unwrap_or(WindowAxis::POINT);
-    let seen = SeenRows::new(&axes);
+    let columns = plan.axes().last().copied().unwrap_or(WindowAxis::POINT);
+    let seen = plan.seen_rows();
     let common = Common { seen: &seen, columns, inputs: plane(shape) * CHANNEL_BLOCK, x, weight, taps, epilogue };
     let blocks = shape.groups / CHANNEL_BLOCK;
     let planes = Planes {
@@ -123,9 +123,28 @@ impl Routine for Task<'_, '_> {
 
 /// Weights of a tap side by side: `[taps, 8]` of `[8, taps]`.
 fn transpose_weights(weight: &[f32], weights: &mut [[f32; CHANNEL_BLOCK]]) {
+    match weights.len() {
+        9 => return transpose_taps::<9>(weight, weights),
+        25 => return transpose_taps::<25>(weight, weights),
+        _ => {}
+    }
     for (channel, weight) in weight.chunks_exact(weights.len().max(1)).take(CHANNEL_BLOCK).enumerate() {
         for (lanes, weight) in weights.iter_mut().zip(weight) {
             lanes[channel] = *weight;
+        }
+    }
+}
+
+/// As [`transpose_weights`] of a known number of taps: every place is known.
+fn transpose_taps<const TAPS: usize>(weight: &[f32], weights: &mut [[f32; CHANNEL_BLOCK]]) {
+    let (Some(channels), Some(weights)) = (weight.as_chunks::<TAPS>().0.first_chunk(), weights.first_chunk_mut())
+    else {
+        return;
+    };
+    let (channels, weights): (&[[f32; TAPS]; CHANNEL_BLOCK], &mut [[f32; CHANNEL_BLOCK]; TAPS]) = (channels, weights);
+    for (tap, lanes) in weights.iter_mut().enumerate() {
+        for (channel, lane) in lanes.iter_mut().enumerate() {
+            *lane = channels[channel][tap];
         }
     }
 }

@@ -14,12 +14,15 @@
 mod dense;
 mod depthwise;
 mod panel_tiles;
+mod plan;
 mod planes;
 mod tile;
 mod winograd;
 
 #[cfg(test)]
 mod tests;
+
+pub use plan::BlockedPlan;
 
 use super::{ConvolutionEpilogue, ConvolutionShape, ConvolutionWeight, grouped::pack};
 use crate::{
@@ -69,12 +72,13 @@ fn is_depthwise(shape: &ConvolutionShape) -> bool {
 /// If lengths disagree with the shape, or channels are no whole blocks ([`has_blocks`]).
 pub fn blocked_convolution(
     instructions: Instructions,
-    shape: &ConvolutionShape,
+    plan: &BlockedPlan,
     (x, order): (&[f32], InputOrder),
     weight: ConvolutionWeight<'_>,
     out: &mut [f32],
     epilogue: ConvolutionEpilogue<'_>,
 ) {
+    let shape = plan.shape();
     assert!(has_blocks(shape, order), "blocks of channels of {shape:?}");
     assert!(plane(shape).saturating_mul(CHANNEL_BLOCK) < OUTSIDE as usize, "positions of {shape:?}");
     assert!(shape.depth() < MOST_DEPTH || order == InputOrder::Blocks, "inputs of windows of {shape:?}");
@@ -86,18 +90,18 @@ pub fn blocked_convolution(
     }
     match weight {
         ConvolutionWeight::Plain(weight) if is_depthwise(shape) && order == InputOrder::Blocks => {
-            depthwise::depthwise(instructions, shape, x, weight, out, epilogue);
+            depthwise::depthwise(instructions, plan, x, weight, out, epilogue);
         }
         ConvolutionWeight::Plain(weight) => {
             let packed = pack(instructions, shape, weight);
             let panels = shape.groups * shape.group_outputs.div_ceil(PANEL_OUTPUTS);
             let inputs = 0..shape.depth();
             let piece = PanelPiece { panels: 0..panels, inputs, elements: PanelElements::F32(&packed) };
-            dense::convolution(instructions, shape, (x, order), &[piece], out, epilogue);
+            dense::convolution(instructions, plan, (x, order), &[piece], out, epilogue);
         }
         ConvolutionWeight::Panels(pieces) => {
             assert!(!is_depthwise(shape), "weights of single channels are no panels");
-            dense::convolution(instructions, shape, (x, order), pieces, out, epilogue);
+            dense::convolution(instructions, plan, (x, order), pieces, out, epilogue);
         }
     }
 }

@@ -23,8 +23,9 @@ impl Kernel for BlockedConvolution {
             return run_reference(self, operands, context);
         };
         let order = if self.plain_inputs { InputOrder::Planes } else { InputOrder::Blocks };
+        let plan = resolved.blocked();
         let result = convolve(self, &self.program, operands, context, &resolved, |x, weight, out, post| {
-            blocked_convolution(Instructions::best(), &resolved.shape, (x, order), weight, out, post);
+            blocked_convolution(Instructions::best(), plan, (x, order), weight, out, post);
         })?;
         Ok(vec![result.into()])
     }

@@ -9,10 +9,10 @@ use ipuc_formats::ops::{Convolution, ConvolutionPlan, Product, Program, Referenc
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use ipuc_kernels::change::Change;
-use ipuc_kernels::convolution::{ConvolutionEpilogue, ConvolutionShape, ConvolutionWeight, convolution};
+use ipuc_kernels::convolution::{BlockedPlan, ConvolutionEpilogue, ConvolutionShape, ConvolutionWeight, convolution};
 use ipuc_kernels::simd::Instructions;
 use ipuc_kernels::window::WindowAxis;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Operands of a convolution itself; further ones are the program's.
 const OWN_OPERANDS: usize = 3;
@@ -116,6 +116,7 @@ pub(super) struct Resolved {
     pub(super) shape: ConvolutionShape,
     /// The extents of the result.
     pub(super) result: Vec<usize>,
+    blocked: OnceLock<BlockedPlan>,
 }
 
 impl Resolved {
@@ -138,9 +139,14 @@ impl Resolved {
                 group_outputs: plan.shape[1] / plan.groups,
                 axes: plan.axes.iter().map(window).collect(),
             };
-            Ok(Resolved { x: x.clone(), w: w.clone(), shape, result })
+            Ok(Resolved { x: x.clone(), w: w.clone(), shape, result, blocked: OnceLock::new() })
         };
         context.prepared(&[&x, &w], make).map(Some)
+    }
+
+    /// The plan of a convolution over blocks of channels.
+    pub(super) fn blocked(&self) -> &BlockedPlan {
+        self.blocked.get_or_init(|| BlockedPlan::new(self.shape.clone()))
     }
 }
 

@@ -1,0 +1,101 @@
+//! What follows from the shape of a convolution alone, kept from one run to the next.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use crate::{
+    convolution::ConvolutionShape,
+    places::SeenRows,
+    window::{self, WindowAxis},
+};
+
+/// Places of taps that a plan keeps; those of larger images, which cost little beside their products, are worked out by each run.
+const MOST_KEPT: usize = 1 << 14;
+
+/// Rows of taps that a plan keeps.
+const MOST_ROWS_KEPT: usize = 1 << 12;
+
+/// Where the taps of the windows of a task lie, from whichever task was first.
+pub(super) type TaskPlaces = OnceLock<Vec<u32>>;
+
+/// A convolution over blocks of channels of one shape.
+#[derive(Debug)]
+pub struct BlockedPlan {
+    shape: ConvolutionShape,
+    /// Neighbouring axes are one where both are identities.
+    axes: Vec<WindowAxis>,
+    /// For tasks of so many windows.
+    places: Mutex<Option<(usize, Arc<[TaskPlaces]>)>>,
+    seen: OnceLock<Arc<SeenRows>>,
+}
+
+impl BlockedPlan {
+    /// A plan for this shape.
+    #[must_use]
+    pub fn new(shape: ConvolutionShape) -> Self {
+        let axes = window::joined(&shape.axes);
+        Self { shape, axes, places: Mutex::default(), seen: OnceLock::new() }
+    }
+
+    pub(super) fn shape(&self) -> &ConvolutionShape {
+        &self.shape
+    }
+
+    pub(super) fn axes(&self) -> &[WindowAxis] {
+        &self.axes
+    }
+
+    /// The places of tasks of so many windows, which earlier runs may have left here.
+    pub(super) fn places(&self, windows_each: usize) -> Arc<[TaskPlaces]> {
+        let windows = window::outputs(&self.axes);
+        let tasks = windows.div_ceil(windows_each.max(1));
+        let fresh = || (0..tasks).map(|_| OnceLock::new()).collect();
+        if windows.saturating_mul(window::taps(&self.axes)) > MOST_KEPT {
+            return fresh();
+        }
+        let mut kept = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*kept {
+            Some((each, places)) if *each == windows_each => places.clone(),
+            Some(_) | None => kept.insert((windows_each, fresh())).1.clone(),
+        }
+    }
+
+    /// The rows that windows see along all axes but the last.
+    pub(super) fn seen_rows(&self) -> Arc<SeenRows> {
+        let outer = &self.axes[..self.axes.len() - 1];
+        let rows = window::outputs(outer).saturating_mul(window::taps(outer));
+        if rows > MOST_ROWS_KEPT {
+            return Arc::new(SeenRows::new(outer));
+        }
+        self.seen.get_or_init(|| Arc::new(SeenRows::new(outer))).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(extent: usize) -> BlockedPlan {
+        let axis =
+            WindowAxis { input: extent, output: extent, kernel: 3, stride: 1, dilation: 1, pad_begin: 1, pad_end: 1 };
+        BlockedPlan::new(ConvolutionShape {
+            batch: 1,
+            groups: 8,
+            group_inputs: 1,
+            group_outputs: 1,
+            axes: vec![axis; 2],
+        })
+    }
+
+    #[test]
+    fn places_are_kept_for_tasks_of_the_same_windows() {
+        let small = plan(8);
+        assert_eq!(small.places(24).len(), 3);
+        assert!(Arc::ptr_eq(&small.places(24), &small.places(24)));
+        assert!(!Arc::ptr_eq(&small.places(24), &small.places(64)), "other tasks");
+        assert!(Arc::ptr_eq(&small.seen_rows(), &small.seen_rows()));
+        // 9 taps of 4096 windows.
+        let large = plan(64);
+        assert!(!Arc::ptr_eq(&large.places(24), &large.places(24)));
+        assert_eq!(large.seen_rows().ends.len(), 64);
+    }
+}
