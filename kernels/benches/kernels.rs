@@ -254,16 +254,9 @@ impl Bench {
             let order = if channels == 3 { InputOrder::Planes } else { InputOrder::Blocks };
             let mut out = vec![0.0; shape.outputs()];
             let operations = shape.outputs() * shape.depth();
-            let plan = BlockedPlan::new(shape);
+            let plan = BlockedPlan::new(shape, order);
             self.operation_bound(&name, operations, || {
-                blocked_convolution(
-                    self.instructions,
-                    &plan,
-                    (&x, order),
-                    weight,
-                    &mut out,
-                    ConvolutionEpilogue::default(),
-                );
+                blocked_convolution(self.instructions, &plan, &x, weight, &mut out, ConvolutionEpilogue::default());
             });
         }
     }

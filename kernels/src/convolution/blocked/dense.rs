@@ -7,7 +7,7 @@ use half::{bf16, f16};
 use super::{
     BlockedPlan, CHANNEL_BLOCK, InputOrder,
     panel_tiles::{Finish, PanelTiles, Start, TILE_ROWS, panels_together},
-    plan::TaskPlaces,
+    plan::{TaskPlaces, places_of},
     plane,
     planes::Planes,
     tile::{Inputs, Operands, Values, Within},
@@ -18,7 +18,7 @@ use crate::{
     places::places,
     product::{PANEL_OUTPUTS, PanelElements, PanelPiece, Weight, tile::panel_in_f32},
     scratch::scratch,
-    simd::{Instructions, LANES, Layout, Lines, Routine, Simd},
+    simd::{Instructions, LANES, Layout, LinePlaces, Lines, Routine, Simd},
     team, threads, window,
 };
 
@@ -62,7 +62,7 @@ const FEWEST_OF_FEW: usize = FEWEST_WINDOWS / 2;
 pub(super) fn convolution(
     instructions: Instructions,
     plan: &BlockedPlan,
-    (x, order): (&[f32], InputOrder),
+    x: &[f32],
     pieces: &[PanelPiece<'_>],
     out: &mut [f32],
     epilogue: ConvolutionEpilogue<'_>,
@@ -72,7 +72,7 @@ pub(super) fn convolution(
     for piece in pieces {
         piece.check(shape.depth(), shape.groups * group_panels);
     }
-    let common = Common { shape, axes: plan.axes(), x, order, epilogue };
+    let common = Common { shape, axes: plan.axes(), x, order: plan.order(), epilogue };
     // Pieces of the same panels add to the same outputs.
     let mut rest = pieces;
     while let [first, ..] = rest {
@@ -252,16 +252,10 @@ impl<'a> Task<'a> {
                 let places = self.places(axes);
                 let blocks = group_inputs / CHANNEL_BLOCK;
                 let layout = Layout { blocks, block_distance: CHANNEL_BLOCK * plane, length: CHANNEL_BLOCK };
-                let step = axes.last().map_or(0, |columns| columns.stride * CHANNEL_BLOCK);
-                Values {
-                    lines: Lines::new(image, places, layout),
-                    taps: window::taps(axes),
-                    within: Within::Taps,
-                    step,
-                }
+                Values { lines: Lines::new(image, places, layout), taps: window::taps(axes), within: Within::Taps }
             }
             InputOrder::Planes => {
-                planes = Planes::new(axes, *group_inputs, image, self.windows.clone());
+                planes = Planes::new(axes, *group_inputs, image, self.windows.clone(), self.places);
                 planes.values()
             }
         };
@@ -293,14 +287,11 @@ impl<'a> Task<'a> {
         self.out = out;
     }
 
-    /// Where the taps of the windows lie, from whichever task was first. One that began at the same time does not sleep until another is
-    /// done: to wake it would take longer.
-    fn places(&self, axes: &[window::WindowAxis]) -> &'a [u32] {
-        if self.places.get().is_none() {
-            let own = places(axes, self.windows.clone(), CHANNEL_BLOCK);
-            let _ = self.places.set(own);
-        }
-        self.places.get().map_or(&[], Vec::as_slice)
+    /// Where the taps of the windows lie, from whichever task was first.
+    fn places(&self, axes: &[window::WindowAxis]) -> &'a LinePlaces {
+        let step = axes.last().map_or(0, |columns| columns.stride * CHANNEL_BLOCK);
+        let windows = &self.windows;
+        places_of(self.places, || LinePlaces::new(places(axes, windows.clone(), CHANNEL_BLOCK), windows.len(), step))
     }
 
     /// Whether outputs are complete afterwards.

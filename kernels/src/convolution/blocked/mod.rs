@@ -73,12 +73,12 @@ fn is_depthwise(shape: &ConvolutionShape) -> bool {
 pub fn blocked_convolution(
     instructions: Instructions,
     plan: &BlockedPlan,
-    (x, order): (&[f32], InputOrder),
+    x: &[f32],
     weight: ConvolutionWeight<'_>,
     out: &mut [f32],
     epilogue: ConvolutionEpilogue<'_>,
 ) {
-    let shape = plan.shape();
+    let (shape, order) = (plan.shape(), plan.order());
     assert!(has_blocks(shape, order), "blocks of channels of {shape:?}");
     assert!(plane(shape).saturating_mul(CHANNEL_BLOCK) < OUTSIDE as usize, "positions of {shape:?}");
     assert!(shape.depth() < MOST_DEPTH || order == InputOrder::Blocks, "inputs of windows of {shape:?}");
@@ -97,11 +97,11 @@ pub fn blocked_convolution(
             let panels = shape.groups * shape.group_outputs.div_ceil(PANEL_OUTPUTS);
             let inputs = 0..shape.depth();
             let piece = PanelPiece { panels: 0..panels, inputs, elements: PanelElements::F32(&packed) };
-            dense::convolution(instructions, plan, (x, order), &[piece], out, epilogue);
+            dense::convolution(instructions, plan, x, &[piece], out, epilogue);
         }
         ConvolutionWeight::Panels(pieces) => {
             assert!(!is_depthwise(shape), "weights of single channels are no panels");
-            dense::convolution(instructions, plan, (x, order), pieces, out, epilogue);
+            dense::convolution(instructions, plan, x, pieces, out, epilogue);
         }
     }
 }

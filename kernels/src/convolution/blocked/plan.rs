@@ -2,25 +2,41 @@
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use super::InputOrder;
 use crate::{
     convolution::ConvolutionShape,
     places::SeenRows,
+    simd::LinePlaces,
     window::{self, WindowAxis},
 };
 
 /// Places of taps that a plan keeps; those of larger images, which cost little beside their products, are worked out by each run.
-const MOST_KEPT: usize = 1 << 14;
+const MOST_KEPT: usize = 1 << 17;
+
+/// Taps of a window whose lines alone are counted.
+const MOST_TAPS: usize = 64;
 
 /// Rows of taps that a plan keeps.
 const MOST_ROWS_KEPT: usize = 1 << 12;
 
 /// Where the taps of the windows of a task lie, from whichever task was first.
-pub(super) type TaskPlaces = OnceLock<Vec<u32>>;
+pub(super) type TaskPlaces = OnceLock<LinePlaces>;
 
-/// A convolution over blocks of channels of one shape.
+/// Those that were kept, or else what `make` gives. A task that begins at the same time as another one does not sleep until that is done:
+/// to wake it would take longer.
+pub(super) fn places_of(kept: &TaskPlaces, make: impl FnOnce() -> LinePlaces) -> &LinePlaces {
+    if let Some(places) = kept.get() {
+        return places;
+    }
+    let own = make();
+    kept.get_or_init(|| own)
+}
+
+/// A convolution over blocks of channels of one shape, with inputs in one order.
 #[derive(Debug)]
 pub struct BlockedPlan {
     shape: ConvolutionShape,
+    order: InputOrder,
     /// Neighbouring axes are one where both are identities.
     axes: Vec<WindowAxis>,
     /// For tasks of so many windows.
@@ -29,15 +45,19 @@ pub struct BlockedPlan {
 }
 
 impl BlockedPlan {
-    /// A plan for this shape.
+    /// A plan for this shape, and inputs in this order.
     #[must_use]
-    pub fn new(shape: ConvolutionShape) -> Self {
+    pub fn new(shape: ConvolutionShape, order: InputOrder) -> Self {
         let axes = window::joined(&shape.axes);
-        Self { shape, axes, places: Mutex::default(), seen: OnceLock::new() }
+        Self { shape, order, axes, places: Mutex::default(), seen: OnceLock::new() }
     }
 
     pub(super) fn shape(&self) -> &ConvolutionShape {
         &self.shape
+    }
+
+    pub(super) fn order(&self) -> InputOrder {
+        self.order
     }
 
     pub(super) fn axes(&self) -> &[WindowAxis] {
@@ -49,13 +69,23 @@ impl BlockedPlan {
         let windows = window::outputs(&self.axes);
         let tasks = windows.div_ceil(windows_each.max(1));
         let fresh = || (0..tasks).map(|_| OnceLock::new()).collect();
-        if windows.saturating_mul(window::taps(&self.axes)) > MOST_KEPT {
+        if self.places_of_window().is_none_or(|places| windows.saturating_mul(places) > MOST_KEPT) {
             return fresh();
         }
         let mut kept = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         match &*kept {
             Some((each, places)) if *each == windows_each => places.clone(),
             Some(_) | None => kept.insert((windows_each, fresh())).1.clone(),
+        }
+    }
+
+    /// Places of a window, which are those of its taps; where it reads positions side by side, as it mostly does of channels one after
+    /// another, those of their lines. `None` where a window has very many taps, in case it does not.
+    fn places_of_window(&self) -> Option<usize> {
+        let taps = window::taps(&self.axes);
+        match (self.order, &self.axes[..]) {
+            (InputOrder::Planes, [rows, _]) => (taps <= MOST_TAPS).then_some(rows.kernel),
+            (InputOrder::Planes | InputOrder::Blocks, _) => Some(taps),
         }
     }
 
@@ -77,13 +107,8 @@ mod tests {
     fn plan(extent: usize) -> BlockedPlan {
         let axis =
             WindowAxis { input: extent, output: extent, kernel: 3, stride: 1, dilation: 1, pad_begin: 1, pad_end: 1 };
-        BlockedPlan::new(ConvolutionShape {
-            batch: 1,
-            groups: 8,
-            group_inputs: 1,
-            group_outputs: 1,
-            axes: vec![axis; 2],
-        })
+        let shape = ConvolutionShape { batch: 1, groups: 8, group_inputs: 1, group_outputs: 1, axes: vec![axis; 2] };
+        BlockedPlan::new(shape, InputOrder::Blocks)
     }
 
     #[test]
@@ -93,9 +118,9 @@ mod tests {
         assert!(Arc::ptr_eq(&small.places(24), &small.places(24)));
         assert!(!Arc::ptr_eq(&small.places(24), &small.places(64)), "other tasks");
         assert!(Arc::ptr_eq(&small.seen_rows(), &small.seen_rows()));
-        // 9 taps of 4096 windows.
-        let large = plan(64);
+        // 9 taps of 16,384 windows.
+        let large = plan(128);
         assert!(!Arc::ptr_eq(&large.places(24), &large.places(24)));
-        assert_eq!(large.seen_rows().ends.len(), 64);
+        assert_eq!(large.seen_rows().ends.len(), 128);
     }
 }

@@ -3,11 +3,14 @@
 
 use std::ops::Range;
 
-use super::tile::{Values, Within};
+use super::{
+    plan::{TaskPlaces, places_of},
+    tile::{Values, Within},
+};
 use crate::{
     places::places,
     scratch::{Scratch, scratch},
-    simd::{Layout, Lines},
+    simd::{Layout, LinePlaces, Lines},
     window::{self, WindowAxis},
 };
 
@@ -19,23 +22,27 @@ pub(super) struct Planes<'a> {
     image: &'a [f32],
     /// Rows of all channels with their padding, where there is any.
     copied: Option<Scratch>,
-    /// Of `[taps, windows]`.
-    places: Vec<u32>,
+    places: &'a LinePlaces,
     taps: usize,
     within: Within,
-    /// From a window to the next one along a row.
-    stride: usize,
     layout: Layout,
 }
 
 impl<'a> Planes<'a> {
-    /// Of so many channels. Which lines are read, and so the order of sums, does not depend on the windows.
-    pub(super) fn new(axes: &[WindowAxis], channels: usize, image: &'a [f32], windows: Range<usize>) -> Self {
-        let plane = window::inputs(axes);
+    /// Of so many channels; `kept` is for the places of these windows. Which lines are read, and so the order of sums, does not depend on
+    /// the windows.
+    pub(super) fn new(
+        axes: &[WindowAxis],
+        channels: usize,
+        image: &'a [f32],
+        windows: Range<usize>,
+        kept: &'a TaskPlaces,
+    ) -> Self {
+        let (plane, count) = (window::inputs(axes), windows.len());
         let (rows, columns) = match axes {
             [columns] => (WindowAxis::POINT, *columns),
             [rows, columns] => (*rows, *columns),
-            _ => return Self::one_by_one(axes, channels, image, windows),
+            _ => return Self::one_by_one(axes, channels, image, windows, kept),
         };
         let is_dense = |axis: WindowAxis| axis.stride <= reach(axis, 1);
         let [height, width] = [rows, columns].map(|axis| reach(axis, axis.output));
@@ -43,34 +50,43 @@ impl<'a> Planes<'a> {
         let is_padded = !is_inside(rows) || !is_inside(columns);
         let copies = is_small && is_dense(rows) && is_dense(columns);
         if plane == 0 || columns.dilation != 1 && columns.kernel > 1 || is_padded && !copies {
-            return Self::one_by_one(axes, channels, image, windows);
+            return Self::one_by_one(axes, channels, image, windows, kept);
         }
         // Lines begin where the first taps of rows do.
         let starts = WindowAxis { kernel: 1, ..columns };
+        let of_windows = |axes: &[WindowAxis], windows: Range<usize>| {
+            places_of(kept, || LinePlaces::new(places(axes, windows, 1), count, columns.stride))
+        };
         let (copied, places) = if is_padded {
             let part = Part::of(rows, columns, windows);
-            (Some(part.copy(rows, columns, image)), places(&part.axes(rows, starts), part.windows.clone(), 1))
+            (Some(part.copy(rows, columns, image)), of_windows(&part.axes(rows, starts), part.windows.clone()))
         } else {
-            (None, places(&[rows, starts], windows, 1))
+            (None, of_windows(&[rows, starts], windows))
         };
         let distance = copied.as_ref().map_or(plane, |copied| copied.len() / channels.max(1));
         let layout = Layout { blocks: channels, block_distance: distance, length: columns.kernel };
-        Self { image, copied, places, taps: rows.kernel, within: Within::Lines, stride: columns.stride, layout }
+        Self { image, copied, places, taps: rows.kernel, within: Within::Lines, layout }
     }
 
     /// Lines of one position: of windows over many axes, of taps or windows that are far apart, or of images that are mostly padding.
-    fn one_by_one(axes: &[WindowAxis], channels: usize, image: &'a [f32], windows: Range<usize>) -> Self {
+    fn one_by_one(
+        axes: &[WindowAxis],
+        channels: usize,
+        image: &'a [f32],
+        windows: Range<usize>,
+        kept: &'a TaskPlaces,
+    ) -> Self {
         let layout = Layout { blocks: channels, block_distance: window::inputs(axes), length: 1 };
-        let places = places(axes, windows, 1);
         let stride = axes.last().map_or(0, |columns| columns.stride);
-        Self { image, copied: None, places, taps: window::taps(axes), within: Within::Taps, stride, layout }
+        let places = places_of(kept, || LinePlaces::new(places(axes, windows.clone(), 1), windows.len(), stride));
+        Self { image, copied: None, places, taps: window::taps(axes), within: Within::Taps, layout }
     }
 
     /// The values that windows read.
     pub(super) fn values(&self) -> Values<'_> {
         let source = self.copied.as_deref().unwrap_or(self.image);
-        let &Self { taps, within, stride: step, .. } = self;
-        Values { lines: Lines::new(source, &self.places, self.layout), taps, within, step }
+        let &Self { taps, within, .. } = self;
+        Values { lines: Lines::new(source, self.places, self.layout), taps, within }
     }
 }
 

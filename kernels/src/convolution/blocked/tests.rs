@@ -54,6 +54,10 @@ impl Case {
         Case { shape, x, weight, order: InputOrder::Planes, expected }
     }
 
+    fn plan(&self) -> BlockedPlan {
+        BlockedPlan::new(self.shape.clone(), self.order)
+    }
+
     fn run(
         &self,
         instructions: Instructions,
@@ -61,14 +65,7 @@ impl Case {
         epilogue: ConvolutionEpilogue<'_>,
     ) -> Vec<f32> {
         let mut out = vec![f32::NAN; self.expected.len()];
-        blocked_convolution(
-            instructions,
-            &BlockedPlan::new(self.shape.clone()),
-            (&self.x, self.order),
-            weight,
-            &mut out,
-            epilogue,
-        );
+        blocked_convolution(instructions, &self.plan(), &self.x, weight, &mut out, epilogue);
         out
     }
 
@@ -211,10 +208,10 @@ fn pieces_add_up() {
             let whole = case.plain(instructions, epilogue);
             let together = case.run(instructions, ConvolutionWeight::Panels(&pieces), epilogue);
             let mut alone = vec![f32::NAN; whole.len()];
-            let plan = BlockedPlan::new(case.shape.clone());
+            let plan = case.plan();
             for piece in pieces.chunks(1) {
                 let weight = ConvolutionWeight::Panels(piece);
-                blocked_convolution(instructions, &plan, (&case.x, case.order), weight, &mut alone, epilogue);
+                blocked_convolution(instructions, &plan, &case.x, weight, &mut alone, epilogue);
             }
             assert_eq!(together, alone, "{}", instructions.name());
             let near = whole.iter().zip(&together).all(|(whole, cut)| (whole - cut).abs() <= 1e-4);

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::CHANNEL_BLOCK;
 use crate::{
-    product::tile::{self, each},
+    product::tile::each,
     simd::{LANES, Lines, Neighbours, NextTerm, Rows, Simd, Steps},
 };
 
@@ -31,8 +31,6 @@ pub(super) struct Values<'a> {
     pub lines: Lines<'a>,
     pub taps: usize,
     pub within: Within,
-    /// From the line of a window to that of the next one along a row.
-    pub step: usize,
 }
 
 /// How the inputs of a block follow each other in a weight.
@@ -108,30 +106,21 @@ impl<const PANELS: usize> Operands<'_, PANELS> {
         // The largest tiles have loops of their own for the distances that are common: every second window over an image, and each or
         // every second one over blocks. Other lines are read from a place for each window.
         if const { ROWS * PANELS == 24 || ROWS == 8 } {
-            match self.values.step {
-                2 if self.are_steps::<ROWS, 2>(window) => {
+            let lines = self.values.lines;
+            match lines.step() {
+                2 if lines.are_steps::<ROWS, 2>(window) => {
                     return self.add_blocks::<S, ROWS, SUMS, Steps<'_, ROWS, 2>>(simd, window, blocks, sums);
                 }
-                8 if self.are_steps::<ROWS, 8>(window) => {
+                8 if lines.are_steps::<ROWS, 8>(window) => {
                     return self.add_blocks::<S, ROWS, SUMS, Steps<'_, ROWS, 8>>(simd, window, blocks, sums);
                 }
-                16 if self.are_steps::<ROWS, 16>(window) => {
+                16 if lines.are_steps::<ROWS, 16>(window) => {
                     return self.add_blocks::<S, ROWS, SUMS, Steps<'_, ROWS, 16>>(simd, window, blocks, sums);
                 }
                 _ => {}
             }
         }
         self.add_blocks::<S, ROWS, SUMS, Rows<'_, ROWS>>(simd, window, blocks, sums)
-    }
-
-    /// Whether the lines of windows are `STEP` values from one to the next at each tap.
-    #[inline(always)]
-    fn are_steps<const ROWS: usize, const STEP: usize>(&self, window: usize) -> bool {
-        let mut are_steps = true;
-        for tap in 0..self.values.taps {
-            are_steps &= self.values.lines.steps::<ROWS, STEP>(tap * self.windows + window).is_some();
-        }
-        are_steps
     }
 
     /// Asks for some of the weights that come next.
@@ -150,9 +139,9 @@ impl<const PANELS: usize> Operands<'_, PANELS> {
         blocks: &Range<usize>,
         mut sums: [[S::Vector; SUMS]; PANELS],
     ) -> [[S::Vector; SUMS]; PANELS] {
-        let Operands { windows, panels, asks, values, .. } = *self;
+        let Operands { panels, asks, values, .. } = *self;
         let Values { lines, taps, .. } = values;
-        let inputs = values.block();
+        let (with_weights, count) = (lines.with_vectors(blocks, panels, values.block()), blocks.len());
         // Many are asked for a little at a time: a processor remembers few lines that it waits for, and those of the values are
         // among them.
         let (first, asked) = (window * self.asked, ROWS * self.asked);
@@ -160,22 +149,20 @@ impl<const PANELS: usize> Operands<'_, PANELS> {
         let each = asked.div_ceil(stretches.max(1));
         let mut stretch = 0;
         for tap in 0..taps {
-            let rows = L::at(lines, tap * windows + window);
-            let mut next = blocks.start;
-            while next < blocks.end {
+            let of_tap = with_weights.tap::<ROWS, L>((tap, window), values.inputs(tap));
+            let mut next = 0;
+            while next < count {
                 let first_block = next;
                 next += STRETCH;
                 if stretch < stretches {
                     self.ask_weights(simd, first + stretch * each..first + (stretch + 1) * each);
                     stretch += 1;
                 }
-                for block in first_block..blocks.end.min(next) {
+                for index in first_block..count.min(next) {
                     if asks {
-                        rows.ask(simd, block, ROWS * lines.length());
+                        of_tap.ask(simd, index, ROWS * lines.length());
                     }
-                    let index = block - blocks.start;
-                    let weights = tile::stretch(panels, index * inputs..(index + 1) * inputs);
-                    let mut terms = rows.terms(block, weights, values.inputs(tap));
+                    let mut terms = of_tap.terms(index);
                     while let Some((weights, values)) = terms.next() {
                         add_input(simd, weights, values, &mut sums);
                     }
@@ -193,11 +180,11 @@ impl<const PANELS: usize> Operands<'_, PANELS> {
         inputs: &Range<usize>,
         mut sums: [[S::Vector; SUMS]; PANELS],
     ) -> [[S::Vector; SUMS]; PANELS] {
-        let Operands { windows, panels, values, .. } = *self;
+        let Operands { panels, values, .. } = *self;
         let block = values.block();
         for (index, input) in inputs.clone().enumerate() {
             let (tap, place) = values.place(input % block);
-            let rows = values.lines.rows::<ROWS>(tap * windows + window);
+            let rows = values.lines.rows::<ROWS>(tap, window);
             let values = rows.values(input / block, place);
             add_input(simd, each(&panels, index), values, &mut sums);
         }

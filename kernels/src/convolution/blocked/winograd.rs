@@ -19,7 +19,7 @@ use crate::{
     },
     product::{PANEL_OUTPUTS, PanelElements, PanelPiece, Weight},
     scratch::scratch,
-    simd::{Instructions, LANES, Layout, Lines, Routine, Simd},
+    simd::{Instructions, LANES, Layout, LinePlaces, Lines, Routine, Simd},
     threads,
     window::WindowAxis,
 };
@@ -89,7 +89,7 @@ struct Points<'a> {
     pitch: usize,
     point_inputs: usize,
     /// Of the tiles, within a block of channels.
-    places: &'a [u32],
+    places: &'a LinePlaces,
     /// The channels that are multiplied at a time.
     runs: &'a [Inputs],
 }
@@ -120,7 +120,8 @@ impl Channels<'_, '_> {
         let point_inputs = blocks * pitch + LANES;
         let mut data = scratch(POINTS * point_inputs);
         self.transform_inputs(simd, &mut data, (pitch, point_inputs));
-        let places: Vec<u32> = (0..tiles).map(|tile| (tile * CHANNEL_BLOCK) as u32).collect();
+        let places = (0..tiles).map(|tile| (tile * CHANNEL_BLOCK) as u32).collect();
+        let places = LinePlaces::new(places, tiles, CHANNEL_BLOCK);
         let runs: Vec<Inputs> = (0..blocks)
             .step_by(RUN / CHANNEL_BLOCK)
             .map(|first| Inputs::Blocks(first..blocks.min(first + RUN / CHANNEL_BLOCK)))
@@ -174,7 +175,7 @@ impl Channels<'_, '_> {
                     panels[panel] = &weights[(panel * POINTS + point) * (inputs + 1) + run * RUN..];
                 }
                 let operands = Operands {
-                    values: Values { lines, taps: 1, within: Within::Taps, step: CHANNEL_BLOCK },
+                    values: Values { lines, taps: 1, within: Within::Taps },
                     windows: tiles,
                     inputs: inputs_of_run,
                     panels,

@@ -23,9 +23,9 @@ impl Kernel for BlockedConvolution {
             return run_reference(self, operands, context);
         };
         let order = if self.plain_inputs { InputOrder::Planes } else { InputOrder::Blocks };
-        let plan = resolved.blocked();
+        let plan = resolved.blocked(order);
         let result = convolve(self, &self.program, operands, context, &resolved, |x, weight, out, post| {
-            blocked_convolution(Instructions::best(), plan, (x, order), weight, out, post);
+            blocked_convolution(Instructions::best(), plan, x, weight, out, post);
         })?;
         Ok(vec![result.into()])
     }

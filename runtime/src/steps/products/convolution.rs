@@ -9,7 +9,9 @@ use ipuc_formats::ops::{Convolution, ConvolutionPlan, Product, Program, Referenc
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use ipuc_kernels::change::Change;
-use ipuc_kernels::convolution::{BlockedPlan, ConvolutionEpilogue, ConvolutionShape, ConvolutionWeight, convolution};
+use ipuc_kernels::convolution::{
+    BlockedPlan, ConvolutionEpilogue, ConvolutionShape, ConvolutionWeight, InputOrder, convolution,
+};
 use ipuc_kernels::simd::Instructions;
 use ipuc_kernels::window::WindowAxis;
 use std::sync::{Arc, OnceLock};
@@ -144,9 +146,9 @@ impl Resolved {
         context.prepared(&[&x, &w], make).map(Some)
     }
 
-    /// The plan of a convolution over blocks of channels.
-    pub(super) fn blocked(&self) -> &BlockedPlan {
-        self.blocked.get_or_init(|| BlockedPlan::new(self.shape.clone()))
+    /// The plan of a convolution over blocks of channels; a step has inputs in one order.
+    pub(super) fn blocked(&self, order: InputOrder) -> &BlockedPlan {
+        self.blocked.get_or_init(|| BlockedPlan::new(self.shape.clone(), order))
     }
 }
 
