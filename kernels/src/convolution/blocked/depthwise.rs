@@ -15,8 +15,11 @@ use std::ops::Range;
 /// Windows of a vector.
 const PAIR: usize = LANES / CHANNEL_BLOCK;
 
-/// Pairs of windows that are summed side by side, none of which waits for another.
-const PAIRS: usize = 4;
+/// Pairs of windows that are summed side by side at most, none of which waits for another: two units have eight sums in flight, for
+/// which registers of half a vector have no room.
+const fn most_pairs<S: Simd>() -> usize {
+    if S::TILE_VECTORS == 3 { 8 } else { 4 }
+}
 
 /// Values of a block up to which rows of outputs read copies of them with the padding: about as many as the first-level cache holds.
 const MOST_COPIED: usize = 1 << 13;
@@ -249,8 +252,14 @@ impl<S: Simd> Row<'_, '_, S> {
         let mut column = 0;
         while column < self.out.len() {
             let rest = if column < inside.start { 0 } else { inside.end.saturating_sub(column) };
-            column += match rest / PAIR {
-                PAIRS.. => self.pairs::<KERNEL, STRIDE, PAIRS>(simd, column),
+            // About as many each time: few wait for themselves.
+            let pairs = rest / PAIR;
+            column += match pairs.div_ceil(pairs.div_ceil(most_pairs::<S>()).max(1)) {
+                8 if const { most_pairs::<S>() == 8 } => self.pairs::<KERNEL, STRIDE, 8>(simd, column),
+                7 if const { most_pairs::<S>() == 8 } => self.pairs::<KERNEL, STRIDE, 7>(simd, column),
+                6 if const { most_pairs::<S>() == 8 } => self.pairs::<KERNEL, STRIDE, 6>(simd, column),
+                5 if const { most_pairs::<S>() == 8 } => self.pairs::<KERNEL, STRIDE, 5>(simd, column),
+                4.. => self.pairs::<KERNEL, STRIDE, 4>(simd, column),
                 3 => self.pairs::<KERNEL, STRIDE, 3>(simd, column),
                 2 => self.pairs::<KERNEL, STRIDE, 2>(simd, column),
                 1 => self.pairs::<KERNEL, STRIDE, 1>(simd, column),
