@@ -141,6 +141,9 @@ fn codes(
                 planes.extend((0.5 + ((row + panel) % 7) as f32 / 8.0).to_le_bytes());
             }
             planes.resize(planes.len().next_multiple_of(64), 0);
+            if layout.zero_point().is_some() {
+                (0..rows * 16).for_each(|row| planes.extend((((row * 5 + panel) % 9) as i32 - 3).to_le_bytes()));
+            }
             assert_eq!(planes.len(), layout.planes_bytes(first, length));
             panels.extend(planes);
             for group in (first..first + length).step_by(4) {
@@ -162,10 +165,18 @@ fn layout_of_codes(inputs: usize, blocks: bool) -> CodedLayout {
     CodedLayout::new(CodeType::I8, inputs, 256, &planes, Rounded::F32)
 }
 
+/// Codes without a sign, with a zero point of each output.
+fn layout_with_zero_points(inputs: usize) -> CodedLayout {
+    let scale = CodedPlane { role: CodedRole::Scale, element: PlaneType::F32, block: 0 };
+    let zero_point = CodedPlane { role: CodedRole::ZeroPoint, element: PlaneType::I32, ..scale };
+    CodedLayout::new(CodeType::U8, inputs, 256, &[scale, zero_point], Rounded::F32)
+}
+
 /// The same bits from codes with zeros and without, of rows that are rounded in blocks or not.
-fn rounded_products_agree(blocks: bool, of_rows: usize, in_lines: bool) {
+fn rounded_products_agree(layout: fn(usize) -> CodedLayout, of_rows: usize, in_lines: bool) {
     for (rows, inputs, outputs) in SHAPES.into_iter().chain([(2, 260, 17), (4, 256, 64), (1, 1024, 300)]) {
-        let layout = layout_of_codes(inputs, blocks);
+        let layout = layout(inputs);
+        let blocks = layout.planes().iter().any(|plane| plane.block > 0);
         let (sparse, dense) = if in_lines {
             let dense = codes(&layout, inputs, outputs, blocks, element_of_lines);
             (SparseLayout::codes(layout.clone(), CAPACITY).in_lines(), dense)
@@ -204,10 +215,11 @@ fn rounded_products_agree(blocks: bool, of_rows: usize, in_lines: bool) {
 #[test]
 fn rounded_products_of_codes_have_the_bits_of_those_with_zeros() {
     for in_lines in [false, true] {
-        rounded_products_agree(false, 0, in_lines);
-        rounded_products_agree(true, 0, in_lines);
-        rounded_products_agree(true, 32, in_lines);
-        rounded_products_agree(false, 32, in_lines);
+        for of_rows in [0, 32] {
+            rounded_products_agree(|inputs| layout_of_codes(inputs, false), of_rows, in_lines);
+            rounded_products_agree(|inputs| layout_of_codes(inputs, true), of_rows, in_lines);
+        }
+        rounded_products_agree(layout_with_zero_points, 0, in_lines);
     }
 }
 

@@ -27,8 +27,8 @@ pub(crate) struct LinePlaces {
     places: Vec<u32>,
     windows: usize,
     step: usize,
-    /// For each window, how many from it on have their lines `step` values behind those of the one before, at each tap: none where
-    /// one of its own is a line of zeros.
+    /// For each window, how many from it on (255 of more) have their lines `step` values behind those of the one before, at each tap:
+    /// none where one of its own is a line of zeros.
     runs: Vec<u8>,
     /// One more than the largest place, 0 where all lines are zeros.
     end: u32,
@@ -38,7 +38,12 @@ pub(crate) struct LinePlaces {
 impl LinePlaces {
     /// `[taps, windows]`, [`OUTSIDE`] for lines of zeros. Along a row the lines of a window lie `step` values behind those of the one
     /// before.
+    ///
+    /// # Panics
+    /// If there are not as many places for each tap.
     pub(crate) fn new(places: Vec<u32>, windows: usize, step: usize) -> Self {
+        assert!(places.len().is_multiple_of(windows), "places of {windows} windows");
+        let behind = |place: u32| u32::try_from(step).ok().and_then(|step| place.checked_add(step));
         // One more than each, so that lines of zeros come first.
         let end = places.iter().fold(0, |end: u32, place| end.max(place.wrapping_add(1)));
         let (mut are_inside, mut go_on) = (vec![true; windows], vec![true; windows]);
@@ -47,7 +52,7 @@ impl LinePlaces {
                 *is_inside &= *place != OUTSIDE;
             }
             for ((goes_on, place), next) in go_on.iter_mut().zip(places).zip(&places[1..]) {
-                *goes_on &= place.wrapping_add(step as u32) == *next;
+                *goes_on &= behind(*place) == Some(*next);
             }
         }
         let mut runs = vec![0u8; windows];
@@ -117,8 +122,10 @@ impl<'a> Lines<'a> {
     /// If there are no such places.
     #[inline(always)]
     fn neighbours<const ROWS: usize>(self, tap: usize, window: usize) -> &'a [u32; ROWS] {
-        let places = &self.places.places[tap * self.places.windows + window..];
-        places.first_chunk().unwrap_or_else(|| panic!("places of lines"))
+        let LinePlaces { places, windows, .. } = self.places;
+        let first = tap.checked_mul(*windows).and_then(|first| first.checked_add(window));
+        let places = first.and_then(|first| places.get(first..)?.first_chunk());
+        places.unwrap_or_else(|| panic!("places of lines"))
     }
 
     /// The lines of all blocks of `ROWS` windows at a tap.
@@ -501,6 +508,27 @@ mod tests {
         assert!(all.are_steps::<2, 2>(0) && all.are_steps::<1, 2>(1) && all.are_steps::<2, 2>(3));
         assert!(!all.are_steps::<3, 2>(0) && !all.are_steps::<2, 2>(1) && !all.are_steps::<1, 2>(2));
         assert_eq!(all.rows::<2>(1, 1).values(0, 1), [11.0, 0.0]);
+    }
+
+    #[test]
+    fn places_at_the_end_of_what_is_counted_do_not_go_on() {
+        let steps = LinePlaces::new(vec![u32::MAX - 1, 0], 2, 2);
+        assert_eq!(steps.runs, [1, 1]);
+        assert_eq!(LinePlaces::new(vec![0, 0], 2, 1 << 32).runs, [1, 1], "a step beyond 32 bits");
+        assert_eq!(LinePlaces::new((0..300).collect(), 300, 1).runs[..2], [255, 255]);
+        assert!(LinePlaces::new(vec![], 0, 1).runs.is_empty());
+    }
+
+    #[test]
+    #[should_panic(expected = "places of 4 windows")]
+    fn each_tap_has_a_place_for_each_window() {
+        let _ = LinePlaces::new(vec![0; 7], 4, 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "places of 0 windows")]
+    fn no_windows_have_no_places() {
+        let _ = LinePlaces::new(vec![OUTSIDE], 0, 1);
     }
 
     #[test]

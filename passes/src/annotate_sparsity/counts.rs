@@ -110,6 +110,12 @@ impl Counts {
         self.is_matrix.then_some(self.record_lines[at])
     }
 
+    /// Of a matrix with so many lines of each width in a record, or of nothing.
+    #[cfg(test)]
+    pub(super) fn with_record_lines(lines: u64) -> Counts {
+        Counts { is_matrix: lines > 0, record_lines: [lines; LINE_INPUTS.len()], ..Counts::default() }
+    }
+
     /// As the file has them, without a reason.
     pub(super) fn zeros(&self) -> Zeros {
         Zeros {

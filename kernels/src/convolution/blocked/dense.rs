@@ -109,6 +109,9 @@ fn multiply(
             direct = &rest;
         }
     }
+    if direct.is_empty() {
+        return;
+    }
     let cut = Cut::new(common, direct);
     let places = plan.places(cut.windows_each);
     threads::each_mut(split(common, direct, &cut, &places, out), |task| instructions.run(task));

@@ -140,11 +140,9 @@ fn transpose_weights(weight: &[f32], weights: &mut [[f32; CHANNEL_BLOCK]]) {
 
 /// As [`transpose_weights`] of a known number of taps: every place is known.
 fn transpose_taps<const TAPS: usize>(weight: &[f32], weights: &mut [[f32; CHANNEL_BLOCK]]) {
-    let (Some(channels), Some(weights)) = (weight.as_chunks::<TAPS>().0.first_chunk(), weights.first_chunk_mut())
-    else {
-        return;
-    };
-    let (channels, weights): (&[[f32; TAPS]; CHANNEL_BLOCK], &mut [[f32; CHANNEL_BLOCK]; TAPS]) = (channels, weights);
+    let channels: Option<&[[f32; TAPS]; CHANNEL_BLOCK]> = weight.as_chunks().0.first_chunk();
+    let weights: Option<&mut [[f32; CHANNEL_BLOCK]; TAPS]> = weights.first_chunk_mut();
+    let (Some(channels), Some(weights)) = (channels, weights) else { unreachable!("{TAPS} taps of a block") };
     for (tap, lanes) in weights.iter_mut().enumerate() {
         for (channel, lane) in lanes.iter_mut().enumerate() {
             *lane = channels[channel][tap];

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use super::InputOrder;
+use super::{InputOrder, planes};
 use crate::{
     convolution::ConvolutionShape,
     places::SeenRows,
@@ -12,9 +12,6 @@ use crate::{
 
 /// Places of taps that a plan keeps; those of larger images, which cost little beside their products, are worked out by each run.
 const MOST_KEPT: usize = 1 << 17;
-
-/// Taps of a window whose lines alone are counted.
-const MOST_TAPS: usize = 64;
 
 /// Rows of taps that a plan keeps.
 const MOST_ROWS_KEPT: usize = 1 << 12;
@@ -69,23 +66,17 @@ impl BlockedPlan {
         let windows = window::outputs(&self.axes);
         let tasks = windows.div_ceil(windows_each.max(1));
         let fresh = || (0..tasks).map(|_| OnceLock::new()).collect();
-        if self.places_of_window().is_none_or(|places| windows.saturating_mul(places) > MOST_KEPT) {
+        let places = match self.order {
+            InputOrder::Blocks => window::taps(&self.axes),
+            InputOrder::Planes => planes::places_of_window(&self.axes, self.shape.group_inputs),
+        };
+        if windows.saturating_mul(places) > MOST_KEPT {
             return fresh();
         }
         let mut kept = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         match &*kept {
             Some((each, places)) if *each == windows_each => places.clone(),
             Some(_) | None => kept.insert((windows_each, fresh())).1.clone(),
-        }
-    }
-
-    /// Places of a window, which are those of its taps; where it reads positions side by side, as it mostly does of channels one after
-    /// another, those of their lines. `None` where a window has very many taps, in case it does not.
-    fn places_of_window(&self) -> Option<usize> {
-        let taps = window::taps(&self.axes);
-        match (self.order, &self.axes[..]) {
-            (InputOrder::Planes, [rows, _]) => (taps <= MOST_TAPS).then_some(rows.kernel),
-            (InputOrder::Planes | InputOrder::Blocks, _) => Some(taps),
         }
     }
 

@@ -39,19 +39,10 @@ impl<'a> Planes<'a> {
         kept: &'a TaskPlaces,
     ) -> Self {
         let (plane, count) = (window::inputs(axes), windows.len());
-        let (rows, columns) = match axes {
-            [columns] => (WindowAxis::POINT, *columns),
-            [rows, columns] => (*rows, *columns),
-            _ => return Self::one_by_one(axes, channels, image, windows, kept),
-        };
-        let is_dense = |axis: WindowAxis| axis.stride <= reach(axis, 1);
-        let [height, width] = [rows, columns].map(|axis| reach(axis, axis.output));
-        let is_small = channels.saturating_mul(height).saturating_mul(width) <= 4 * image.len() + MOST_PADDING;
-        let is_padded = !is_inside(rows) || !is_inside(columns);
-        let copies = is_small && is_dense(rows) && is_dense(columns);
-        if plane == 0 || columns.dilation != 1 && columns.kernel > 1 || is_padded && !copies {
+        let Some((rows, columns)) = read_in_lines(axes, channels) else {
             return Self::one_by_one(axes, channels, image, windows, kept);
-        }
+        };
+        let is_padded = !is_inside(rows) || !is_inside(columns);
         // Lines begin where the first taps of rows do.
         let starts = WindowAxis { kernel: 1, ..columns };
         let of_windows = |axes: &[WindowAxis], windows: Range<usize>| {
@@ -88,6 +79,30 @@ impl<'a> Planes<'a> {
         let &Self { taps, within, .. } = self;
         Values { lines: Lines::new(source, self.places, self.layout), taps, within }
     }
+}
+
+/// Rows and columns of windows that read positions side by side, of so many channels; `None` where they read them one by one.
+fn read_in_lines(axes: &[WindowAxis], channels: usize) -> Option<(WindowAxis, WindowAxis)> {
+    let (rows, columns) = match axes {
+        [columns] => (WindowAxis::POINT, *columns),
+        [rows, columns] => (*rows, *columns),
+        _ => return None,
+    };
+    let plane = window::inputs(axes);
+    let is_dense = |axis: WindowAxis| axis.stride <= reach(axis, 1);
+    let [height, width] = [rows, columns].map(|axis| reach(axis, axis.output));
+    let values = channels.saturating_mul(plane);
+    let is_small =
+        channels.saturating_mul(height).saturating_mul(width) <= values.saturating_mul(4).saturating_add(MOST_PADDING);
+    let is_padded = !is_inside(rows) || !is_inside(columns);
+    let copies = is_small && is_dense(rows) && is_dense(columns);
+    let in_lines = plane > 0 && (columns.dilation == 1 || columns.kernel <= 1) && (!is_padded || copies);
+    in_lines.then_some((rows, columns))
+}
+
+/// Places of each window over so many channels: of lines, or of taps where positions are read one by one.
+pub(super) fn places_of_window(axes: &[WindowAxis], channels: usize) -> usize {
+    read_in_lines(axes, channels).map_or_else(|| window::taps(axes), |(rows, _)| rows.kernel)
 }
 
 /// Positions from the first tap of the first to the last of the last of so many windows.

@@ -31,7 +31,8 @@ struct Case {
     shape: ConvolutionShape,
     x: Vec<f32>,
     weight: Vec<f32>,
-    order: InputOrder,
+    /// One for all runs, with any instructions and threads.
+    plan: BlockedPlan,
     /// Sums and the sums of their magnitudes.
     expected: Vec<(f64, f64)>,
 }
@@ -41,7 +42,8 @@ impl Case {
         let ConvolutionShape { batch, groups, group_inputs, .. } = shape;
         let x = numbers(3, shape.inputs());
         let x = to_blocks(&x, (batch, groups * group_inputs), plane(&shape));
-        Case { x, order: InputOrder::Blocks, ..Case::of_planes(shape) }
+        let plan = BlockedPlan::new(shape.clone(), InputOrder::Blocks);
+        Case { x, plan, ..Case::of_planes(shape) }
     }
 
     /// With inputs in the order of ONNX.
@@ -51,11 +53,8 @@ impl Case {
         let weight = numbers(7, groups * group_outputs * shape.depth());
         let expected = naive(&shape, &x, &weight);
         let expected = to_blocks(&expected, (batch, groups * group_outputs), window::outputs(&shape.axes));
-        Case { shape, x, weight, order: InputOrder::Planes, expected }
-    }
-
-    fn plan(&self) -> BlockedPlan {
-        BlockedPlan::new(self.shape.clone(), self.order)
+        let plan = BlockedPlan::new(shape.clone(), InputOrder::Planes);
+        Case { shape, x, weight, plan, expected }
     }
 
     fn run(
@@ -65,7 +64,7 @@ impl Case {
         epilogue: ConvolutionEpilogue<'_>,
     ) -> Vec<f32> {
         let mut out = vec![f32::NAN; self.expected.len()];
-        blocked_convolution(instructions, &self.plan(), &self.x, weight, &mut out, epilogue);
+        blocked_convolution(instructions, &self.plan, &self.x, weight, &mut out, epilogue);
         out
     }
 
@@ -208,10 +207,9 @@ fn pieces_add_up() {
             let whole = case.plain(instructions, epilogue);
             let together = case.run(instructions, ConvolutionWeight::Panels(&pieces), epilogue);
             let mut alone = vec![f32::NAN; whole.len()];
-            let plan = case.plan();
             for piece in pieces.chunks(1) {
                 let weight = ConvolutionWeight::Panels(piece);
-                blocked_convolution(instructions, &plan, &case.x, weight, &mut alone, epilogue);
+                blocked_convolution(instructions, &case.plan, &case.x, weight, &mut alone, epilogue);
             }
             assert_eq!(together, alone, "{}", instructions.name());
             let near = whole.iter().zip(&together).all(|(whole, cut)| (whole - cut).abs() <= 1e-4);

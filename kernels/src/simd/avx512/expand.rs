@@ -12,7 +12,7 @@ use crate::simd::{
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,popcnt")]
 pub fn expand<const WIDTH: usize>(masks: &[u8], values: &[u8], lines: &mut [[u8; LINE]]) {
     // Detection is a load and a comparison, once for a record. Not every processor with the other instructions has these.
-    if is_x86_feature_detected!("avx512vbmi2") && is_x86_feature_detected!("popcnt") {
+    if is_x86_feature_detected!("avx512vbmi2") {
         // SAFETY: the processor has the instructions.
         unsafe { expand_lines::<WIDTH>(masks, values, lines) }
     } else {
