@@ -1,8 +1,11 @@
 //! Where the taps of windows lie.
 
-use std::ops::Range;
+use std::{ops::Range, sync::OnceLock};
 
-use crate::{simd::OUTSIDE, window::WindowAxis};
+use crate::{
+    simd::{LinePlaces, OUTSIDE},
+    window::WindowAxis,
+};
 
 /// Where each tap of some windows lies in a channel whose positions are `unit` values apart: `[taps, windows]`, [`OUTSIDE`] in the
 /// padding. The windows of a row follow from those of its first one.
@@ -40,6 +43,22 @@ pub(crate) fn places(axes: &[WindowAxis], windows: Range<usize>, unit: usize) ->
         }
     }
     places
+}
+
+/// The places of the windows of a task, from whichever task was first.
+#[derive(Debug, Default)]
+pub(crate) struct KeptPlaces(OnceLock<LinePlaces>);
+
+impl KeptPlaces {
+    /// What an earlier task has left here, or else what `make` gives. A task that begins at the same time as another one does not sleep
+    /// until that is done: to wake it would take longer.
+    pub(crate) fn get_or_make(&self, make: impl FnOnce() -> LinePlaces) -> &LinePlaces {
+        if let Some(places) = self.0.get() {
+            return places;
+        }
+        let own = make();
+        self.0.get_or_init(|| own)
+    }
 }
 
 /// Which row of positions each tap along the axes but the last is in, `[taps, rows]`, [`OUTSIDE`] in the padding.

@@ -7,7 +7,6 @@ use half::{bf16, f16};
 use super::{
     BlockedPlan, CHANNEL_BLOCK, InputOrder,
     panel_tiles::{Finish, PanelTiles, Start, TILE_ROWS, panels_together},
-    plan::{TaskPlaces, places_of},
     plane,
     planes::Planes,
     tile::{Inputs, Operands, Values, Within},
@@ -15,7 +14,7 @@ use super::{
 };
 use crate::{
     convolution::{ConvolutionEpilogue, ConvolutionShape, winograd::are_small},
-    places::places,
+    places::{KeptPlaces, places},
     product::{PANEL_OUTPUTS, PanelElements, PanelPiece, Weight, tile::panel_in_f32},
     scratch::scratch,
     simd::{Instructions, LANES, Layout, LinePlaces, Lines, Routine, Simd},
@@ -130,7 +129,7 @@ struct Common<'a> {
 struct Task<'a> {
     common: &'a Common<'a>,
     /// Where their taps lie, the same for all images, groups and panels.
-    places: &'a TaskPlaces,
+    places: &'a KeptPlaces,
     image: usize,
     group: usize,
     windows: Range<usize>,
@@ -190,7 +189,7 @@ fn split<'a>(
     common: &'a Common<'a>,
     pieces: &[PanelPiece<'a>],
     &Cut { windows_each, panels_each }: &Cut,
-    places: &'a [TaskPlaces],
+    places: &'a [KeptPlaces],
     out: &'a mut [f32],
 ) -> Vec<Task<'a>> {
     let ConvolutionShape { groups, group_outputs, .. } = *common.shape;
@@ -294,7 +293,7 @@ impl<'a> Task<'a> {
     fn places(&self, axes: &[window::WindowAxis]) -> &'a LinePlaces {
         let step = axes.last().map_or(0, |columns| columns.stride * CHANNEL_BLOCK);
         let windows = &self.windows;
-        places_of(self.places, || LinePlaces::new(places(axes, windows.clone(), CHANNEL_BLOCK), windows.len(), step))
+        self.places.get_or_make(|| LinePlaces::new(places(axes, windows.clone(), CHANNEL_BLOCK), windows.len(), step))
     }
 
     /// Whether outputs are complete afterwards.

@@ -5,8 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use super::{InputOrder, planes};
 use crate::{
     convolution::ConvolutionShape,
-    places::SeenRows,
-    simd::LinePlaces,
+    places::{KeptPlaces, SeenRows},
     window::{self, WindowAxis},
 };
 
@@ -16,19 +15,6 @@ const MOST_KEPT: usize = 1 << 17;
 /// Rows of taps that a plan keeps.
 const MOST_ROWS_KEPT: usize = 1 << 12;
 
-/// Where the taps of the windows of a task lie, from whichever task was first.
-pub(super) type TaskPlaces = OnceLock<LinePlaces>;
-
-/// Those that were kept, or else what `make` gives. A task that begins at the same time as another one does not sleep until that is done:
-/// to wake it would take longer.
-pub(super) fn places_of(kept: &TaskPlaces, make: impl FnOnce() -> LinePlaces) -> &LinePlaces {
-    if let Some(places) = kept.get() {
-        return places;
-    }
-    let own = make();
-    kept.get_or_init(|| own)
-}
-
 /// A convolution over blocks of channels of one shape, with inputs in one order.
 #[derive(Debug)]
 pub struct BlockedPlan {
@@ -37,7 +23,7 @@ pub struct BlockedPlan {
     /// Neighbouring axes are one where both are identities.
     axes: Vec<WindowAxis>,
     /// For tasks of so many windows.
-    places: Mutex<Option<(usize, Arc<[TaskPlaces]>)>>,
+    places: Mutex<Option<(usize, Arc<[KeptPlaces]>)>>,
     seen: OnceLock<Arc<SeenRows>>,
 }
 
@@ -62,10 +48,10 @@ impl BlockedPlan {
     }
 
     /// The places of tasks of so many windows, which earlier runs may have left here.
-    pub(super) fn places(&self, windows_each: usize) -> Arc<[TaskPlaces]> {
+    pub(super) fn places(&self, windows_each: usize) -> Arc<[KeptPlaces]> {
         let windows = window::outputs(&self.axes);
         let tasks = windows.div_ceil(windows_each.max(1));
-        let fresh = || (0..tasks).map(|_| OnceLock::new()).collect();
+        let fresh = || (0..tasks).map(|_| KeptPlaces::default()).collect();
         let places = match self.order {
             InputOrder::Blocks => window::taps(&self.axes),
             InputOrder::Planes => planes::places_of_window(&self.axes, self.shape.group_inputs),

@@ -3,12 +3,9 @@
 
 use std::ops::Range;
 
-use super::{
-    plan::{TaskPlaces, places_of},
-    tile::{Values, Within},
-};
+use super::tile::{Values, Within};
 use crate::{
-    places::places,
+    places::{KeptPlaces, places},
     scratch::{Scratch, scratch},
     simd::{Layout, LinePlaces, Lines},
     window::{self, WindowAxis},
@@ -36,7 +33,7 @@ impl<'a> Planes<'a> {
         channels: usize,
         image: &'a [f32],
         windows: Range<usize>,
-        kept: &'a TaskPlaces,
+        kept: &'a KeptPlaces,
     ) -> Self {
         let (plane, count) = (window::inputs(axes), windows.len());
         let Some((rows, columns)) = read_in_lines(axes, channels) else {
@@ -46,7 +43,7 @@ impl<'a> Planes<'a> {
         // Lines begin where the first taps of rows do.
         let starts = WindowAxis { kernel: 1, ..columns };
         let of_windows = |axes: &[WindowAxis], windows: Range<usize>| {
-            places_of(kept, || LinePlaces::new(places(axes, windows, 1), count, columns.stride))
+            kept.get_or_make(|| LinePlaces::new(places(axes, windows, 1), count, columns.stride))
         };
         let (copied, places) = if is_padded {
             let part = Part::of(rows, columns, windows);
@@ -65,11 +62,11 @@ impl<'a> Planes<'a> {
         channels: usize,
         image: &'a [f32],
         windows: Range<usize>,
-        kept: &'a TaskPlaces,
+        kept: &'a KeptPlaces,
     ) -> Self {
         let layout = Layout { blocks: channels, block_distance: window::inputs(axes), length: 1 };
         let stride = axes.last().map_or(0, |columns| columns.stride);
-        let places = places_of(kept, || LinePlaces::new(places(axes, windows.clone(), 1), windows.len(), stride));
+        let places = kept.get_or_make(|| LinePlaces::new(places(axes, windows.clone(), 1), windows.len(), stride));
         Self { image, copied: None, places, taps: window::taps(axes), within: Within::Taps, layout }
     }
 
