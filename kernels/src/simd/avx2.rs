@@ -54,16 +54,6 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    fn expander(self) -> Option<Infallible> {
-        None
-    }
-
-    #[inline(always)]
-    fn expand_bytes(self, expander: Infallible, _mask: u64, _values: &[u8]) -> Self::Integers {
-        match expander {}
-    }
-
-    #[inline(always)]
     fn splat(self, value: f32) -> Self::Vector {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe { [_mm256_set1_ps(value); 2] }

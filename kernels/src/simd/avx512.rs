@@ -6,7 +6,7 @@ use std::arch::x86_64::*;
 
 use half::{bf16, f16};
 
-use super::{HALF, LANES, Routine, Simd};
+use super::{ExpandBytes, HALF, LANES, Routine, Simd};
 
 /// The token of AVX-512 F, BW, DQ, VL and VNNI (and AVX2, FMA, F16C): a value exists only on processors with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +35,14 @@ fn run_enabled<R: Routine>(simd: Avx512, routine: R) -> R::Output {
     routine.run(simd)
 }
 
+impl ExpandBytes<Avx512> for expand::Expander {
+    #[inline(always)]
+    fn expand_bytes(self, _simd: Avx512, mask: u64, values: &[u8]) -> __m512i {
+        // SAFETY: an `Avx512` exists, so the processor has the instructions.
+        unsafe { self.expand(mask, values) }
+    }
+}
+
 impl Simd for Avx512 {
     type Vector = __m512;
     type Integers = __m512i;
@@ -61,12 +69,6 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn expander(self) -> Option<expand::Expander> {
         expand::Expander::new()
-    }
-
-    #[inline(always)]
-    fn expand_bytes(self, expander: expand::Expander, mask: u64, values: &[u8]) -> Self::Integers {
-        // SAFETY: `self` exists, so the processor has the instructions.
-        unsafe { expander.expand_bytes(mask, values) }
     }
 
     #[inline(always)]

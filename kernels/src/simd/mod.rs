@@ -37,7 +37,7 @@ mod neon;
 #[cfg(test)]
 mod tests;
 
-use std::sync::OnceLock;
+use std::{convert::Infallible, sync::OnceLock};
 
 use half::{bf16, f16};
 
@@ -69,6 +69,20 @@ pub trait Routine {
     fn run<S: Simd>(self, simd: S) -> Self::Output;
 }
 
+/// Spreads bytes in registers.
+pub trait ExpandBytes<S: Simd>: Copy {
+    /// As [`Simd::expand`], one line of bytes.
+    fn expand_bytes(self, simd: S, mask: u64, values: &[u8]) -> S::Integers;
+}
+
+/// Of instructions that have none for it.
+impl<S: Simd> ExpandBytes<S> for Infallible {
+    #[inline(always)]
+    fn expand_bytes(self, _simd: S, _mask: u64, _values: &[u8]) -> S::Integers {
+        match self {}
+    }
+}
+
 /// Operations on vectors of 16 lanes: f32 by IEEE 754, rounded to nearest even; i32 wraps around.
 pub trait Simd: Copy + Send + Sync + 'static {
     /// 16 lanes of f32.
@@ -78,7 +92,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
     type Integers: Copy;
 
     /// A value exists only on processors that spread bytes in registers.
-    type Expander: Copy;
+    type Expander: ExpandBytes<Self>;
 
     // Conditions on these are `const { .. }` where they choose a kernel: one that these instructions never run is not compiled.
     /// Rows of a register tile of a product.
@@ -403,11 +417,11 @@ pub trait Simd: Copy + Send + Sync + 'static {
         expand::portably::<WIDTH>(masks, values, lines);
     }
 
-    /// The token of [`Simd::expand_bytes`], if this processor has the instruction.
-    fn expander(self) -> Option<Self::Expander>;
-
-    /// As [`Simd::expand`], one line of bytes, in a register.
-    fn expand_bytes(self, expander: Self::Expander, mask: u64, values: &[u8]) -> Self::Integers;
+    /// What spreads bytes in registers, if this processor has an instruction for that.
+    #[inline(always)]
+    fn expander(self) -> Option<Self::Expander> {
+        None
+    }
 
     /// Reads up to 16 lanes; those that are missing are 0.
     #[inline(always)]

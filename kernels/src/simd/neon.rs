@@ -171,16 +171,6 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
-    fn expander(self) -> Option<Infallible> {
-        None
-    }
-
-    #[inline(always)]
-    fn expand_bytes(self, expander: Infallible, _mask: u64, _values: &[u8]) -> Self::Integers {
-        match expander {}
-    }
-
-    #[inline(always)]
     fn splat(self, value: f32) -> Floats {
         // SAFETY: every processor has the instructions.
         unsafe { [vdupq_n_f32(value); 4] }

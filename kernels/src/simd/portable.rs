@@ -63,16 +63,6 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    fn expander(self) -> Option<Infallible> {
-        None
-    }
-
-    #[inline(always)]
-    fn expand_bytes(self, expander: Infallible, _mask: u64, _values: &[u8]) -> Self::Integers {
-        match expander {}
-    }
-
-    #[inline(always)]
     fn splat(self, value: f32) -> Self::Vector {
         [value; LANES]
     }

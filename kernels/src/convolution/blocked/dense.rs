@@ -71,7 +71,7 @@ pub(super) fn convolution(
     for piece in pieces {
         piece.check(shape.depth(), shape.groups * group_panels);
     }
-    let common = Common { shape, axes: plan.axes(), x, order: plan.order(), epilogue };
+    let common = Common { plan, x, epilogue };
     // Pieces of the same panels add to the same outputs.
     let mut rest = pieces;
     while let [first, ..] = rest {
@@ -82,23 +82,17 @@ pub(super) fn convolution(
             count += 1;
         }
         let (now, later) = rest.split_at(count);
-        multiply(instructions, plan, &common, now, out);
+        multiply(instructions, &common, now, out);
         rest = later;
     }
 }
 
 /// Adds the products with pieces of which no two have a panel in common.
-fn multiply(
-    instructions: Instructions,
-    plan: &BlockedPlan,
-    common: &Common<'_>,
-    pieces: &[PanelPiece<'_>],
-    out: &mut [f32],
-) {
-    let shape = common.shape;
+fn multiply(instructions: Instructions, common: &Common<'_>, pieces: &[PanelPiece<'_>], out: &mut [f32]) {
+    let shape = common.plan.shape();
     let mut direct = pieces;
     let rest: Vec<PanelPiece<'_>>;
-    if common.order == InputOrder::Blocks && winograd::fits(shape) {
+    if common.plan.order() == InputOrder::Blocks && winograd::fits(shape) {
         // Pieces of some inputs of their panels are sums of their own, which the transformed ones cannot take up.
         let is_whole = |piece: &PanelPiece<'_>| piece.inputs.len() == shape.depth();
         if pieces.iter().any(is_whole) && are_small(instructions, common.x) {
@@ -112,16 +106,14 @@ fn multiply(
         return;
     }
     let cut = Cut::new(common, direct);
-    let places = plan.places(cut.windows_each);
+    let places = common.plan.places(cut.windows_each);
     threads::each_mut(split(common, direct, &cut, &places, out), |task| instructions.run(task));
 }
 
 /// Everything that tasks have in common.
 struct Common<'a> {
-    shape: &'a ConvolutionShape,
-    axes: &'a [window::WindowAxis],
+    plan: &'a BlockedPlan,
     x: &'a [f32],
-    order: InputOrder,
     epilogue: ConvolutionEpilogue<'a>,
 }
 
@@ -143,13 +135,13 @@ struct Task<'a> {
 
 /// Windows of a task, where a group has so many panels.
 fn windows_each(common: &Common<'_>, windows: usize, panels: usize, parts: usize) -> usize {
-    let (depth, channels) = (common.shape.depth(), common.shape.group_inputs);
-    let (most_values, values, most) = match common.order {
+    let (depth, channels) = (common.plan.shape().depth(), common.plan.shape().group_inputs);
+    let (most_values, values, most) = match common.plan.order() {
         InputOrder::Blocks if depth > MOST_INPUTS_OF_FOUR => (MOST_VALUES, channels.max(1), MOST_WAITING),
         InputOrder::Blocks => (MOST_VALUES, channels.max(1), MOST_WINDOWS),
         InputOrder::Planes => {
-            let strides: usize = common.axes.iter().map(|axis| axis.stride.min(axis.kernel)).product();
-            let places = window::taps(common.axes) / PLACES_OF_VALUE;
+            let strides: usize = common.plan.axes().iter().map(|axis| axis.stride.min(axis.kernel)).product();
+            let places = window::taps(common.plan.axes()) / PLACES_OF_VALUE;
             (MOST_COPIED, channels.saturating_mul(strides).max(places).max(1), MOST_WINDOWS)
         }
     };
@@ -169,8 +161,8 @@ struct Cut {
 
 impl Cut {
     fn new(common: &Common<'_>, pieces: &[PanelPiece<'_>]) -> Cut {
-        let ConvolutionShape { batch, groups, .. } = *common.shape;
-        let windows = window::outputs(common.axes);
+        let ConvolutionShape { batch, groups, .. } = *common.plan.shape();
+        let windows = window::outputs(common.plan.axes());
         let panels: usize = pieces.iter().map(|piece| piece.panels.len()).sum();
         let depth = pieces.iter().map(|piece| piece.inputs.len()).max().unwrap_or(0);
         let operations = batch * windows * panels * PANEL_OUTPUTS * depth;
@@ -192,9 +184,9 @@ fn split<'a>(
     places: &'a [KeptPlaces],
     out: &'a mut [f32],
 ) -> Vec<Task<'a>> {
-    let ConvolutionShape { groups, group_outputs, .. } = *common.shape;
+    let ConvolutionShape { groups, group_outputs, .. } = *common.plan.shape();
     let group_panels = group_outputs.div_ceil(PANEL_OUTPUTS);
-    let windows = window::outputs(common.axes);
+    let windows = window::outputs(common.plan.axes());
     let mut tasks = Vec::new();
     for (image, out) in out.chunks_mut(groups * group_outputs * windows).enumerate() {
         let mut blocks: Vec<Option<&mut [f32]>> = out.chunks_mut(CHANNEL_BLOCK * windows).map(Some).collect();
@@ -244,7 +236,8 @@ impl Routine for &mut Task<'_> {
 impl<'a> Task<'a> {
     #[inline(always)]
     fn multiply<S: Simd, W: Weight>(&mut self, simd: S, elements: &[W]) {
-        let Common { shape, axes, x, order, .. } = self.common;
+        let Common { plan, x, .. } = *self.common;
+        let (shape, axes, order) = (plan.shape(), plan.axes(), plan.order());
         let ConvolutionShape { groups, group_inputs, .. } = *shape;
         let plane = plane(shape);
         let image = &x[(self.image * groups + self.group) * group_inputs * plane..][..group_inputs * plane];
@@ -257,7 +250,7 @@ impl<'a> Task<'a> {
                 Values { lines: Lines::new(image, places, layout), taps: window::taps(axes), within: Within::Taps }
             }
             InputOrder::Planes => {
-                planes = Planes::new(axes, *group_inputs, image, self.windows.clone(), self.places);
+                planes = Planes::new(axes, group_inputs, image, self.windows.clone(), self.places);
                 planes.values()
             }
         };
@@ -298,18 +291,18 @@ impl<'a> Task<'a> {
 
     /// Whether outputs are complete afterwards.
     fn is_last(&self) -> bool {
-        self.inputs.end == self.common.shape.depth()
+        self.inputs.end == self.common.plan.shape().depth()
     }
 
     /// The first block of output channels of a panel of the task.
     fn block(&self, panel: usize) -> usize {
-        self.group * self.common.shape.group_outputs / CHANNEL_BLOCK
+        self.group * self.common.plan.shape().group_outputs / CHANNEL_BLOCK
             + (self.panels.start + panel) * (PANEL_OUTPUTS / CHANNEL_BLOCK)
     }
 
     /// Where the outputs of a block of a panel begin in the whole output.
     fn place(&self, panel: usize, index: usize) -> usize {
-        let Common { shape, axes, .. } = self.common;
+        let (shape, axes) = (self.common.plan.shape(), self.common.plan.axes());
         let blocks = shape.groups * shape.group_outputs / CHANNEL_BLOCK;
         let block = self.image * blocks + self.block(panel) + index;
         (block * window::outputs(axes) + self.windows.start) * CHANNEL_BLOCK

@@ -36,15 +36,19 @@ impl<'a> Planes<'a> {
         kept: &'a KeptPlaces,
     ) -> Self {
         let (plane, count) = (window::inputs(axes), windows.len());
+        let stride = axes.last().map_or(0, |columns| columns.stride);
+        let of_windows = |axes: &[WindowAxis], windows: Range<usize>| {
+            kept.get_or_make(|| LinePlaces::new(places(axes, windows, 1), count, stride))
+        };
         let Some((rows, columns)) = read_in_lines(axes, channels) else {
-            return Self::one_by_one(axes, channels, image, windows, kept);
+            // Lines of one position: of windows over many axes, of taps or windows that are far apart, or of images that are mostly padding.
+            let layout = Layout { blocks: channels, block_distance: plane, length: 1 };
+            let places = of_windows(axes, windows);
+            return Self { image, copied: None, places, taps: window::taps(axes), within: Within::Taps, layout };
         };
         let is_padded = !is_inside(rows) || !is_inside(columns);
         // Lines begin where the first taps of rows do.
         let starts = WindowAxis { kernel: 1, ..columns };
-        let of_windows = |axes: &[WindowAxis], windows: Range<usize>| {
-            kept.get_or_make(|| LinePlaces::new(places(axes, windows, 1), count, columns.stride))
-        };
         let (copied, places) = if is_padded {
             let part = Part::of(rows, columns, windows);
             (Some(part.copy(rows, columns, image)), of_windows(&part.axes(rows, starts), part.windows.clone()))
@@ -54,20 +58,6 @@ impl<'a> Planes<'a> {
         let distance = copied.as_ref().map_or(plane, |copied| copied.len() / channels.max(1));
         let layout = Layout { blocks: channels, block_distance: distance, length: columns.kernel };
         Self { image, copied, places, taps: rows.kernel, within: Within::Lines, layout }
-    }
-
-    /// Lines of one position: of windows over many axes, of taps or windows that are far apart, or of images that are mostly padding.
-    fn one_by_one(
-        axes: &[WindowAxis],
-        channels: usize,
-        image: &'a [f32],
-        windows: Range<usize>,
-        kept: &'a KeptPlaces,
-    ) -> Self {
-        let layout = Layout { blocks: channels, block_distance: window::inputs(axes), length: 1 };
-        let stride = axes.last().map_or(0, |columns| columns.stride);
-        let places = kept.get_or_make(|| LinePlaces::new(places(axes, windows.clone(), 1), windows.len(), stride));
-        Self { image, copied: None, places, taps: window::taps(axes), within: Within::Taps, layout }
     }
 
     /// The values that windows read.

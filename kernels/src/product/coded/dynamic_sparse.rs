@@ -7,7 +7,10 @@ use super::{
     planes::{Parameters, ask},
     rows::DynamicRows,
 };
-use crate::{product::tile, simd::Simd};
+use crate::{
+    product::tile,
+    simd::{ExpandBytes, Simd},
+};
 
 /// Lines that are multiplied between two checks of bounds.
 const LINES: usize = 4;
@@ -50,7 +53,7 @@ impl<'a, S: Simd, const ROWS: usize> SparseSums<'a, S, ROWS> {
         for line in codes.mask.as_chunks::<LINE>().0 {
             ask(simd, line);
         }
-        let masks = &codes.mask.as_chunks().0;
+        let masks = codes.mask.as_chunks().0;
         // Bits of lines: a record has at most 64 of these.
         let mut bits = masks.first().map_or(0, |&bits| u64::from_le_bytes(bits));
         let (masks, last) = masks[..if OF_LINES { 0 } else { lines }].as_chunks::<LINES>();
@@ -78,7 +81,7 @@ impl<'a, S: Simd, const ROWS: usize> SparseSums<'a, S, ROWS> {
     fn add_line(&mut self, simd: S, mask: u64, values: &[u8], words: [&i32; ROWS], index: usize, at: &mut usize) {
         let values = values.get(*at..).unwrap_or_default();
         ask(simd, values);
-        let spread = simd.expand_bytes(self.expander, mask, values);
+        let spread = self.expander.expand_bytes(simd, mask, values);
         *at += mask.count_ones() as usize;
         let mut inputs = [&[0; 1]; ROWS];
         for row in 0..ROWS {

@@ -12,7 +12,7 @@ use crate::simd::{
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,popcnt")]
 pub fn expand<const WIDTH: usize>(masks: &[u8], values: &[u8], lines: &mut [[u8; LINE]]) {
     // Detection is a load and a comparison, once for a record. Not every processor with the other instructions has these.
-    if is_x86_feature_detected!("avx512vbmi2") {
+    if Expander::new().is_some() {
         // SAFETY: the processor has the instructions.
         unsafe { expand_lines::<WIDTH>(masks, values, lines) }
     } else {
@@ -29,10 +29,10 @@ impl Expander {
         is_x86_feature_detected!("avx512vbmi2").then_some(Self(()))
     }
 
-    /// See `Simd::expand_bytes`.
+    /// See `ExpandBytes`.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw")]
-    pub fn expand_bytes(self, mask: u64, values: &[u8]) -> __m512i {
+    pub fn expand(self, mask: u64, values: &[u8]) -> __m512i {
         let from = match values.first_chunk() {
             Some(line) => load(line),
             // SAFETY: only bytes that the slice has are read.
