@@ -1,6 +1,9 @@
 //! Short lines of values at places that are known to lie inside of a slice, without a check of each.
 
-use std::ops::Range;
+use std::{
+    ops::Range,
+    sync::atomic::{Ordering, compiler_fence},
+};
 
 use super::{LANES, Simd};
 
@@ -145,7 +148,7 @@ impl<'a> Lines<'a> {
         rows
     }
 
-    /// Vectors of panels for lines of some blocks: each has `of_block` in each panel.
+    /// Vectors of panels for lines of some blocks at so many taps: each panel has one for each value of each line, block by block.
     ///
     /// # Panics
     /// If there are no such blocks, or not as many vectors.
@@ -154,16 +157,40 @@ impl<'a> Lines<'a> {
         self,
         blocks: &Range<usize>,
         panels: [&'a [[f32; LANES]]; PANELS],
-        of_block: usize,
+        (taps, within): (usize, Within),
     ) -> WithVectors<'a, PANELS> {
         assert!(blocks.start <= blocks.end && blocks.end <= self.layout.blocks, "blocks of lines");
-        let Some(count) = blocks.len().checked_mul(of_block) else { panic!("vectors of blocks") };
+        let of_block = self.layout.length.checked_mul(taps);
+        let count = of_block.and_then(|of_block| of_block.checked_mul(blocks.len()));
+        let (Some(of_block), Some(count)) = (of_block, count) else { panic!("vectors of blocks") };
         for panel in 0..PANELS {
             // Checked, since vectors are read without a check of each.
             assert!(count <= panels[panel].len(), "as many vectors as values");
         }
-        WithVectors { lines: self, first_block: blocks.start, blocks: blocks.len(), panels, of_block }
+        let (of_tap, distance) = match within {
+            Within::Taps => (1, taps),
+            Within::Lines => (self.layout.length, 1),
+        };
+        WithVectors {
+            lines: self,
+            first_block: blocks.start,
+            blocks: blocks.len(),
+            panels,
+            taps,
+            of_block,
+            of_tap,
+            distance,
+        }
     }
+}
+
+/// How the vectors of a block follow each other.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Within {
+    /// Those of all taps for a value of a line, then those for the next.
+    Taps,
+    /// Those for all values of the line of a tap, then those of the next.
+    Lines,
 }
 
 /// Lines of some blocks, and vectors of panels for their values.
@@ -173,26 +200,27 @@ pub(crate) struct WithVectors<'a, const PANELS: usize> {
     first_block: usize,
     blocks: usize,
     panels: [&'a [[f32; LANES]]; PANELS],
+    taps: usize,
     /// Vectors of a block, of each panel.
     of_block: usize,
+    /// From the first vector of a tap to that of the next, and between two for neighbouring values of a line.
+    of_tap: usize,
+    distance: usize,
 }
 
 impl<'a, const PANELS: usize> WithVectors<'a, PANELS> {
-    /// The lines of `ROWS` windows at a tap, whose values have every `distance`-th vector of a block from `first` on.
+    /// The lines of `ROWS` windows at a tap, with their vectors.
     ///
     /// # Panics
-    /// If a block has not as many, there are no such places, or they are not as these lines lie.
+    /// If there is no such tap, or the lines are not as these lie.
     #[inline(always)]
     pub(crate) fn tap<const ROWS: usize, L: Neighbours<'a, ROWS>>(
         self,
-        (tap, window): (usize, usize),
-        (first, distance): (usize, usize),
+        tap: usize,
+        window: usize,
     ) -> Tap<'a, L, PANELS> {
-        let length = self.lines.layout.length;
-        let reach = length.checked_mul(distance).and_then(|reach| reach.checked_add(first));
-        let fits = |reach: &usize| length == 0 || reach - distance < self.of_block;
-        let Some(reach) = reach.filter(|_| distance > 0).filter(fits) else { panic!("vectors at a distance") };
-        Tap { rows: L::at(self.lines, tap, window), with: self, first, distance, reach }
+        assert!(tap < self.taps, "a tap of lines");
+        Tap { rows: L::at(self.lines, tap, window), with: self, first: tap * self.of_tap }
     }
 }
 
@@ -201,28 +229,47 @@ impl<'a, const PANELS: usize> WithVectors<'a, PANELS> {
 pub(crate) struct Tap<'a, L, const PANELS: usize> {
     rows: L,
     with: WithVectors<'a, PANELS>,
+    /// Its first vector in a block.
     first: usize,
-    distance: usize,
-    /// Behind the last vector of a block, by the distance.
-    reach: usize,
+}
+
+/// Takes the values of some lines at the same place, with the vector of each panel for them.
+pub(crate) trait Terms<const ROWS: usize, const PANELS: usize> {
+    fn add(&mut self, vectors: [&[f32; LANES]; PANELS], values: [f32; ROWS]);
 }
 
 impl<'a, L, const PANELS: usize> Tap<'a, L, PANELS> {
-    /// The values of the lines of the block at `index`, with the vector of each panel for each.
+    /// Adds the values of the lines of the block at `index`, one place after another. `LENGTH` is how many there are, 0 where that is
+    /// not known; where it is, each place is code of its own.
     ///
     /// # Panics
-    /// If there is no such block.
+    /// If there is no such block, or lines have another length.
     #[inline(always)]
-    pub(crate) fn terms<const ROWS: usize>(&self, index: usize) -> L::Terms<PANELS>
+    pub(crate) fn add<const ROWS: usize, const LENGTH: usize>(&self, index: usize, terms: &mut impl Terms<ROWS, PANELS>)
     where
         L: Neighbours<'a, ROWS>,
     {
-        let &Self { rows, with, first, distance, reach } = self;
+        let &Self { rows, with, first } = self;
+        let length = with.lines.layout.length;
         assert!(index < with.blocks, "a block of lines");
-        let begin = index * with.of_block;
-        let vectors = VectorsOfBlock { panels: with.panels, place: begin + first, end: begin + reach, distance };
-        // SAFETY: the block is one of those that were checked, as were their vectors; the lines are of the same rows.
-        unsafe { rows.terms(with.first_block + index, vectors) }
+        assert!(LENGTH == 0 || LENGTH == length, "lines of {LENGTH} values");
+        let mut vector = index * with.of_block + first;
+        let begins = rows.begins(with.first_block + index);
+        let count = if const { LENGTH > 0 } { LENGTH } else { length };
+        let mut place = 0;
+        while place < count {
+            let mut vectors = [&[0.0; LANES]; PANELS];
+            for panel in 0..PANELS {
+                // SAFETY: each panel was checked to have a vector for each value of each line of the blocks.
+                vectors[panel] = unsafe { with.panels[panel].get_unchecked(vector) };
+            }
+            // SAFETY: the block is one of those of the lines, and the place is before their length.
+            terms.add(vectors, unsafe { L::values(begins, place) });
+            vector += with.distance;
+            place += 1;
+            // Values of the next places would be loaded first otherwise, for which registers have no room.
+            compiler_fence(Ordering::SeqCst);
+        }
     }
 
     /// Asks for what lies `ahead` values behind the lines of the block at `index`.
@@ -232,34 +279,6 @@ impl<'a, L, const PANELS: usize> Tap<'a, L, PANELS> {
         L: Neighbours<'a, ROWS>,
     {
         self.rows.ask(simd, self.with.first_block + index, ahead);
-    }
-}
-
-/// The vectors of each panel for the values of a line: every `distance`-th from `place` to before `end`.
-pub(crate) struct VectorsOfBlock<'a, const PANELS: usize> {
-    panels: [&'a [[f32; LANES]]; PANELS],
-    place: usize,
-    end: usize,
-    distance: usize,
-}
-
-impl<'a, const PANELS: usize> VectorsOfBlock<'a, PANELS> {
-    /// The next one of each panel.
-    ///
-    /// # Safety
-    /// Each panel has a vector at each place before the end.
-    #[inline(always)]
-    unsafe fn next(&mut self) -> Option<[&'a [f32; LANES]; PANELS]> {
-        if self.place == self.end {
-            return None;
-        }
-        let mut vectors = [&[0.0; LANES]; PANELS];
-        for panel in 0..PANELS {
-            // SAFETY: the caller says that there is one.
-            vectors[panel] = unsafe { self.panels[panel].get_unchecked(self.place) };
-        }
-        self.place += self.distance;
-        Some(vectors)
     }
 }
 
@@ -273,8 +292,8 @@ pub(crate) struct Steps<'a, const ROWS: usize, const STEP: usize> {
 
 /// Lines of all blocks of `ROWS` neighbouring windows at a tap.
 pub(crate) trait Neighbours<'a, const ROWS: usize>: Copy {
-    /// Their values with vectors.
-    type Terms<const PANELS: usize>: NextTerm<'a, ROWS, PANELS>;
+    /// Where those of a block begin.
+    type Begins: Copy;
 
     /// Those from a window on.
     ///
@@ -282,28 +301,20 @@ pub(crate) trait Neighbours<'a, const ROWS: usize>: Copy {
     /// If there are no such places, or they are not as these lines lie.
     fn at(lines: Lines<'a>, tap: usize, window: usize) -> Self;
 
-    /// The values of the lines of a block, with a vector of each panel for each.
+    fn begins(&self, block: usize) -> Self::Begins;
+
+    /// The values at a place of the lines.
     ///
     /// # Safety
-    /// There is such a block, each panel has a vector at each place before the end, and there are as many of them as values of a line.
-    unsafe fn terms<const PANELS: usize>(
-        &self,
-        block: usize,
-        vectors: VectorsOfBlock<'a, PANELS>,
-    ) -> Self::Terms<PANELS>;
+    /// [`Neighbours::begins`] gave the begins for a block of which there are lines, and the place is before their length.
+    unsafe fn values(begins: Self::Begins, place: usize) -> [f32; ROWS];
 
     /// Asks for what lies `ahead` values behind the lines of a block.
     fn ask<S: Simd>(&self, simd: S, block: usize, ahead: usize);
 }
 
-/// The values of some lines at the same place, with a vector of each panel for each place.
-pub(crate) trait NextTerm<'a, const ROWS: usize, const PANELS: usize> {
-    /// The next vector of each panel, and the value of each line.
-    fn next(&mut self) -> Option<([&'a [f32; LANES]; PANELS], [f32; ROWS])>;
-}
-
 impl<'a, const ROWS: usize, const STEP: usize> Neighbours<'a, ROWS> for Steps<'a, ROWS, STEP> {
-    type Terms<const PANELS: usize> = StepTerms<'a, ROWS, STEP, PANELS>;
+    type Begins = *const f32;
 
     #[inline(always)]
     fn at(lines: Lines<'a>, tap: usize, window: usize) -> Self {
@@ -312,13 +323,19 @@ impl<'a, const ROWS: usize, const STEP: usize> Neighbours<'a, ROWS> for Steps<'a
     }
 
     #[inline(always)]
-    unsafe fn terms<const PANELS: usize>(
-        &self,
-        block: usize,
-        vectors: VectorsOfBlock<'a, PANELS>,
-    ) -> StepTerms<'a, ROWS, STEP, PANELS> {
-        let begin = self.lines.values.as_ptr().wrapping_add(block * self.lines.layout.block_distance + self.place);
-        StepTerms { begin, vectors }
+    fn begins(&self, block: usize) -> *const f32 {
+        self.lines.values.as_ptr().wrapping_add(block * self.lines.layout.block_distance + self.place)
+    }
+
+    #[inline(always)]
+    unsafe fn values(begin: *const f32, place: usize) -> [f32; ROWS] {
+        let mut values = [0.0; ROWS];
+        for row in 0..ROWS {
+            // SAFETY: the line begins at a place that is not beyond the largest, from which on the last block has as many values; the run
+            // of the first window says that the line of each row is at its step.
+            values[row] = unsafe { *begin.wrapping_add(row * STEP + place) };
+        }
+        values
     }
 
     #[inline(always)]
@@ -327,31 +344,6 @@ impl<'a, const ROWS: usize, const STEP: usize> Neighbours<'a, ROWS> for Steps<'a
         for row in 0..ROWS {
             simd.prefetch(self.lines.values, place + row * STEP);
         }
-    }
-}
-
-/// As [`Terms`], of lines that are `STEP` values from one to the next.
-pub(crate) struct StepTerms<'a, const ROWS: usize, const STEP: usize, const PANELS: usize> {
-    /// The next value of the first line.
-    begin: *const f32,
-    vectors: VectorsOfBlock<'a, PANELS>,
-}
-
-impl<'a, const ROWS: usize, const STEP: usize, const PANELS: usize> NextTerm<'a, ROWS, PANELS>
-    for StepTerms<'a, ROWS, STEP, PANELS>
-{
-    #[inline(always)]
-    fn next(&mut self) -> Option<([&'a [f32; LANES]; PANELS], [f32; ROWS])> {
-        // SAFETY: `terms` was told so.
-        let vectors = unsafe { self.vectors.next()? };
-        let mut values = [0.0; ROWS];
-        for row in 0..ROWS {
-            // SAFETY: there are as many vectors as values of each line, which begins at a place that is not beyond the largest, from which
-            // on the last block has so many; the run of the first window says that the line of each row is at its step.
-            values[row] = unsafe { *self.begin.wrapping_add(row * STEP) };
-        }
-        self.begin = self.begin.wrapping_add(1);
-        Some((vectors, values))
     }
 }
 
@@ -367,7 +359,8 @@ pub(crate) struct Rows<'a, const ROWS: usize> {
 }
 
 impl<'a, const ROWS: usize> Neighbours<'a, ROWS> for Rows<'a, ROWS> {
-    type Terms<const PANELS: usize> = Terms<'a, ROWS, PANELS>;
+    /// And how far behind that each line lies.
+    type Begins = ([*const f32; ROWS], usize);
 
     #[inline(always)]
     fn at(lines: Lines<'a>, tap: usize, window: usize) -> Self {
@@ -375,11 +368,7 @@ impl<'a, const ROWS: usize> Neighbours<'a, ROWS> for Rows<'a, ROWS> {
     }
 
     #[inline(always)]
-    unsafe fn terms<const PANELS: usize>(
-        &self,
-        block: usize,
-        vectors: VectorsOfBlock<'a, PANELS>,
-    ) -> Terms<'a, ROWS, PANELS> {
+    fn begins(&self, block: usize) -> Self::Begins {
         let index = block * self.lines.layout.block_distance;
         let mut begins = self.begins;
         if !self.are_inside {
@@ -389,7 +378,18 @@ impl<'a, const ROWS: usize> Neighbours<'a, ROWS> for Rows<'a, ROWS> {
                 }
             }
         }
-        Terms { begins, index, vectors }
+        (begins, index)
+    }
+
+    #[inline(always)]
+    unsafe fn values((begins, index): Self::Begins, place: usize) -> [f32; ROWS] {
+        let mut values = [0.0; ROWS];
+        for row in 0..ROWS {
+            // SAFETY: each line is one of zeros, or begins at a place that is not beyond the largest, from which on the last block has as
+            // many values.
+            values[row] = unsafe { *begins[row].wrapping_add(index + place) };
+        }
+        values
     }
 
     #[inline(always)]
@@ -420,33 +420,6 @@ impl<const ROWS: usize> Rows<'_, ROWS> {
     }
 }
 
-/// The values of some lines at the same place, with a vector of each panel for each place.
-///
-/// A loop over them is none of a known length: unrolled, it would load the values of all places first, which registers have no
-/// room for.
-pub(crate) struct Terms<'a, const ROWS: usize, const PANELS: usize> {
-    /// Each line has its next value `index` behind its begin.
-    begins: [*const f32; ROWS],
-    index: usize,
-    vectors: VectorsOfBlock<'a, PANELS>,
-}
-
-impl<'a, const ROWS: usize, const PANELS: usize> NextTerm<'a, ROWS, PANELS> for Terms<'a, ROWS, PANELS> {
-    #[inline(always)]
-    fn next(&mut self) -> Option<([&'a [f32; LANES]; PANELS], [f32; ROWS])> {
-        // SAFETY: `terms` was told so.
-        let vectors = unsafe { self.vectors.next()? };
-        let mut values = [0.0; ROWS];
-        for row in 0..ROWS {
-            // SAFETY: there are as many vectors as values of each line from the first `index` on: of a line of zeros, or at a place
-            // that is not beyond the largest, from which on the last block has so many.
-            values[row] = unsafe { *self.begins[row].wrapping_add(self.index) };
-        }
-        self.index += 1;
-        Some((vectors, values))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -463,12 +436,27 @@ mod tests {
         LinePlaces::new(places.to_vec(), places.len(), step)
     }
 
+    /// What is added: the first lane of the vector of each panel, and the values.
+    struct Added<const ROWS: usize, const PANELS: usize>(Vec<([f32; PANELS], [f32; ROWS])>);
+
+    impl<const ROWS: usize, const PANELS: usize> Terms<ROWS, PANELS> for Added<ROWS, PANELS> {
+        fn add(&mut self, vectors: [&[f32; LANES]; PANELS], values: [f32; ROWS]) {
+            self.0.push((vectors.map(|vector| vector[0]), values));
+        }
+    }
+
+    /// Vectors that are told apart.
+    fn vectors(count: u8) -> Vec<[f32; LANES]> {
+        (0..count).map(|index| [f32::from(index); LANES]).collect()
+    }
+
     /// The values of all lines of a block.
     fn lines<const ROWS: usize>(lines: Lines<'_>, block: usize, window: usize) -> Vec<[f32; ROWS]> {
-        let vectors = [[0.0; LANES]; 8];
-        let tap = lines.with_vectors(&(0..2), [&vectors], 4).tap::<ROWS, Rows<'_, ROWS>>((0, window), (0, 1));
-        let mut terms = tap.terms(block);
-        std::iter::from_fn(|| Some(terms.next()?.1)).collect()
+        let vectors = vectors(8);
+        let tap = lines.with_vectors(&(0..2), [&vectors], (1, Within::Taps)).tap::<ROWS, Rows<'_, ROWS>>(0, window);
+        let mut added = Added(Vec::new());
+        tap.add::<ROWS, 0>(block, &mut added);
+        added.0.into_iter().map(|(_, values)| values).collect()
     }
 
     #[test]
@@ -485,13 +473,11 @@ mod tests {
     fn steps_are_lines_at_one_distance() {
         let (values, places) = (values(), places(&[3, 5, 7, 10, OUTSIDE, 1], 2));
         let all = Lines::new(&values, &places, Layout { length: 2, ..LAYOUT });
-        let vectors: Vec<[f32; LANES]> = (0..12u8).map(|index| [f32::from(index); LANES]).collect();
-        let with = all.with_vectors(&(0..2), [&vectors], 6);
-        let tap = with.tap::<3, Steps<'_, 3, 2>>((0, 0), (4, 1));
-        let mut terms = tap.terms(1);
-        assert_eq!(terms.next(), Some(([&[10.0; LANES]], [23.0, 25.0, 27.0])));
-        assert_eq!(terms.next(), Some(([&[11.0; LANES]], [24.0, 26.0, 28.0])));
-        assert_eq!(terms.next(), None);
+        let vectors = vectors(12);
+        let with = all.with_vectors(&(0..2), [&vectors], (1, Within::Lines));
+        let mut added = Added(Vec::new());
+        with.tap::<3, Steps<'_, 3, 2>>(0, 0).add::<3, 2>(1, &mut added);
+        assert_eq!(added.0, [([2.0], [23.0, 25.0, 27.0]), ([3.0], [24.0, 26.0, 28.0])]);
         assert!(all.are_steps::<3, 2>(0) && all.are_steps::<1, 2>(3) && all.are_steps::<1, 2>(5));
         assert!(!all.are_steps::<4, 2>(0) && !all.are_steps::<3, 2>(1), "7 and 10");
         assert!(!all.are_steps::<3, 1>(0));
@@ -536,15 +522,25 @@ mod tests {
     fn lines_at_other_distances_are_refused() {
         let (values, places) = (values(), places(&[3, 5, 8], 2));
         let all = Lines::new(&values, &places, Layout { length: 2, ..LAYOUT });
-        let _ = all.with_vectors(&(0..1), [&[[0.0; LANES]; 2]], 2).tap::<3, Steps<'_, 3, 2>>((0, 0), (0, 1));
+        let _ = all.with_vectors(&(0..1), [&vectors(2)], (1, Within::Taps)).tap::<3, Steps<'_, 3, 2>>(0, 0);
     }
 
     #[test]
-    #[should_panic(expected = "vectors at a distance")]
-    fn blocks_without_enough_vectors_are_refused() {
+    #[should_panic(expected = "a tap of lines")]
+    fn there_are_no_lines_of_a_missing_tap() {
+        let (values, places) = (values(), LinePlaces::new(vec![3, 5, 4, 6], 2, 2));
+        let all = Lines::new(&values, &places, Layout { length: 2, ..LAYOUT });
+        let _ = all.with_vectors(&(0..1), [&vectors(2)], (1, Within::Taps)).tap::<2, Steps<'_, 2, 2>>(1, 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "lines of 3 values")]
+    fn lines_of_another_length_are_refused() {
         let (values, places) = (values(), places(&[3, 5], 2));
         let all = Lines::new(&values, &places, Layout { length: 2, ..LAYOUT });
-        let _ = all.with_vectors(&(0..1), [&[[0.0; LANES]; 4]], 4).tap::<2, Steps<'_, 2, 2>>((0, 0), (3, 1));
+        let vectors = vectors(2);
+        let with = all.with_vectors(&(0..1), [&vectors], (1, Within::Taps));
+        with.tap::<2, Steps<'_, 2, 2>>(0, 0).add::<2, 3>(0, &mut Added(Vec::new()));
     }
 
     #[test]
@@ -575,20 +571,24 @@ mod tests {
     #[should_panic(expected = "blocks of lines")]
     fn missing_blocks_are_refused() {
         let (values, places) = (values(), places(&[0], 1));
-        let _ = Lines::new(&values, &places, LAYOUT).with_vectors(&(1..3), [&[[0.0; LANES]; 8]], 4);
+        let _ = Lines::new(&values, &places, LAYOUT).with_vectors(&(1..3), [&vectors(8)], (1, Within::Taps));
+    }
+
+    /// What the second of three taps adds, of lines of two values in two blocks.
+    fn second_of_three(within: Within) -> Vec<([f32; 2], [f32; 2])> {
+        let (values, vectors) = (values(), vectors(13));
+        let places = LinePlaces::new(vec![0, 0, 1, 3, 0, 0], 2, 1);
+        let lines = Lines::new(&values, &places, Layout { length: 2, ..LAYOUT });
+        let with = lines.with_vectors(&(0..2), [&vectors, &vectors[1..]], (3, within));
+        let mut added = Added(Vec::new());
+        with.tap::<2, Rows<'_, 2>>(1, 0).add::<2, 2>(1, &mut added);
+        added.0
     }
 
     #[test]
     fn each_value_has_a_vector() {
-        let vectors: Vec<[f32; LANES]> = (0..6u8).map(|index| [f32::from(index); LANES]).collect();
-        let (values, places) = (values(), places(&[1, 3], 1));
-        let lines = Lines::new(&values, &places, Layout { length: 2, ..LAYOUT });
-        let with = lines.with_vectors(&(0..1), [&vectors, &vectors[1..]], 5);
-        let tap = with.tap::<2, Rows<'_, 2>>((0, 0), (1, 3));
-        let mut terms = tap.terms(0);
-        assert_eq!(terms.next(), Some(([&[1.0; LANES], &[2.0; LANES]], [1.0, 3.0])));
-        assert_eq!(terms.next(), Some(([&[4.0; LANES], &[5.0; LANES]], [2.0, 4.0])));
-        assert_eq!(terms.next(), None);
+        assert_eq!(second_of_three(Within::Taps), [([7.0, 8.0], [21.0, 23.0]), ([10.0, 11.0], [22.0, 24.0])]);
+        assert_eq!(second_of_three(Within::Lines), [([8.0, 9.0], [21.0, 23.0]), ([9.0, 10.0], [22.0, 24.0])]);
     }
 
     #[test]
@@ -596,6 +596,6 @@ mod tests {
     fn missing_vectors_are_refused() {
         let (values, places) = (values(), places(&[1], 1));
         let _ =
-            Lines::new(&values, &places, LAYOUT).with_vectors(&(0..1), [&[[0.0; LANES]; 11], &[[0.0; LANES]; 10]], 11);
+            Lines::new(&values, &places, LAYOUT).with_vectors(&(0..1), [&vectors(12), &vectors(11)], (3, Within::Taps));
     }
 }

@@ -45,7 +45,7 @@ pub(crate) use adjacent::{Adjacent, Places};
 pub use amx::Amx;
 pub use divisor::Divisor;
 pub(crate) use lanes::joined;
-pub(crate) use lines::{Layout, LinePlaces, Lines, Neighbours, NextTerm, OUTSIDE, Rows, Steps};
+pub(crate) use lines::{Layout, LinePlaces, Lines, Neighbours, OUTSIDE, Rows, Steps, Terms, Within};
 pub use portable::Portable;
 
 #[cfg(target_arch = "x86_64")]

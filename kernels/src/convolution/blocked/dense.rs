@@ -9,7 +9,7 @@ use super::{
     panel_tiles::{Finish, PanelTiles, Start, TILE_ROWS, panels_together},
     plane,
     planes::Planes,
-    tile::{Inputs, Operands, Values, Within},
+    tile::{Inputs, Operands, Values},
     winograd,
 };
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
     places::{KeptPlaces, places},
     product::{PANEL_OUTPUTS, PanelElements, PanelPiece, Weight, tile::panel_in_f32},
     scratch::scratch,
-    simd::{Instructions, LANES, Layout, LinePlaces, Lines, Routine, Simd},
+    simd::{Instructions, LANES, Layout, LinePlaces, Lines, Routine, Simd, Within},
     team, threads, window,
 };
 

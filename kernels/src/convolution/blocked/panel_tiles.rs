@@ -172,21 +172,36 @@ impl<const PANELS: usize> PanelTiles<'_, '_, '_, PANELS> {
             }
         }
         let sums = self.operands.add::<S, ROWS, ROWS>(simd, window, sums);
-        for panel in 0..PANELS {
-            if !self.ends {
-                let waiting = &mut self.waiting.as_chunks_mut::<LANES>().0[panel * windows + window..][..ROWS];
-                for row in 0..ROWS {
-                    simd.store(sums[panel][row], &mut waiting[row]);
-                }
-                continue;
-            }
-            let outputs = self.finish[panel].outputs::<S, ROWS>(simd, window, sums[panel]);
-            let [low, high] = lines(blocks(self.out, panel), window, &mut nowhere);
-            for row in 0..ROWS {
-                simd.store_halves(outputs[row], &mut low[row], &mut high[row]);
-            }
+        const { assert!(matches!(PANELS, 1 | 2 | 4), "panels that end below") };
+        // One call for each: sums of a panel that a loop counts would go through memory.
+        self.end::<S, ROWS>(simd, window, 0, sums[0]);
+        if const { PANELS > 1 } {
+            self.end::<S, ROWS>(simd, window, 1, sums[1 % PANELS]);
+        }
+        if const { PANELS > 2 } {
+            self.end::<S, ROWS>(simd, window, 2, sums[2 % PANELS]);
+            self.end::<S, ROWS>(simd, window, 3, sums[3 % PANELS]);
         }
         ROWS
+    }
+
+    /// Stores the sums of `ROWS` windows of a panel, or what they become.
+    #[inline(always)]
+    fn end<S: Simd, const ROWS: usize>(&mut self, simd: S, window: usize, panel: usize, sums: [S::Vector; ROWS]) {
+        if !self.ends {
+            let windows = self.operands.windows;
+            let waiting = &mut self.waiting.as_chunks_mut::<LANES>().0[panel * windows + window..][..ROWS];
+            for row in 0..ROWS {
+                simd.store(sums[row], &mut waiting[row]);
+            }
+            return;
+        }
+        let outputs = self.finish[panel].outputs::<S, ROWS>(simd, window, sums);
+        let mut nowhere = [[0.0; CHANNEL_BLOCK]; ROWS];
+        let [low, high] = lines(blocks(self.out, panel), window, &mut nowhere);
+        for row in 0..ROWS {
+            simd.store_halves(outputs[row], &mut low[row], &mut high[row]);
+        }
     }
 
     /// `ROWS` windows of panels of one block, two to a vector; gives how many.

@@ -3,11 +3,11 @@
 
 use std::ops::Range;
 
-use super::tile::{Values, Within};
+use super::tile::Values;
 use crate::{
     places::{KeptPlaces, places},
     scratch::{Scratch, scratch},
-    simd::{Layout, LinePlaces, Lines},
+    simd::{Layout, LinePlaces, Lines, Within},
     window::{self, WindowAxis},
 };
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::CHANNEL_BLOCK;
 use crate::{
     product::tile::each,
-    simd::{LANES, Lines, Neighbours, NextTerm, Rows, Simd, Steps},
+    simd::{LANES, Lines, Neighbours, Rows, Simd, Steps, Terms, Within},
 };
 
 /// What windows read, with its weights.
@@ -33,27 +33,10 @@ pub(super) struct Values<'a> {
     pub within: Within,
 }
 
-/// How the inputs of a block follow each other in a weight.
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum Within {
-    /// All taps of a value of a line, then those of the next: lines are channels.
-    Taps,
-    /// All values of the line of a tap, then those of the next: lines are positions.
-    Lines,
-}
-
 impl Values<'_> {
     /// Inputs of a block.
     pub(super) fn block(&self) -> usize {
         self.lines.length() * self.taps
-    }
-
-    /// Where the values of the line of a tap are among the inputs of a block: the first, and the distance of two.
-    fn inputs(&self, tap: usize) -> (usize, usize) {
-        match self.within {
-            Within::Taps => (tap, self.taps),
-            Within::Lines => (tap * self.lines.length(), 1),
-        }
     }
 
     /// The tap of an input of a block, and its place in the line.
@@ -65,7 +48,7 @@ impl Values<'_> {
     }
 }
 
-/// Some inputs of a group, in the order of a panel: blocks and, within, as [`Within`] says.
+/// Some inputs of a group, in the order of a panel: blocks and, within, as [`Within`] says of their vectors.
 #[derive(Clone, Debug)]
 pub(super) enum Inputs {
     /// All of some blocks.
@@ -103,24 +86,27 @@ impl<const PANELS: usize> Operands<'_, PANELS> {
             Inputs::Blocks(blocks) => blocks,
             Inputs::Single(inputs) => return self.add_single::<S, ROWS, SUMS>(simd, window, inputs, sums),
         };
-        // The largest tiles have loops of their own for the distances that are common: every second window over an image, and each or
-        // every second one over blocks. Other lines are read from a place for each window.
+        // The largest tiles have code of their own for the distances and lengths of lines that are common: every second window over an
+        // image, and each or every second one over blocks. Other lines are read from a place for each window.
         if const { ROWS * PANELS == 24 || ROWS == 8 } {
             let lines = self.values.lines;
-            match lines.step() {
-                2 if lines.are_steps::<ROWS, 2>(window) => {
-                    return self.add_blocks::<S, ROWS, SUMS, Steps<'_, ROWS, 2>>(simd, window, blocks, sums);
+            match (lines.step(), lines.length()) {
+                (2, 3) if lines.are_steps::<ROWS, 2>(window) => {
+                    return self.add_blocks::<S, ROWS, SUMS, 3, Steps<'_, ROWS, 2>>(simd, window, blocks, sums);
                 }
-                8 if lines.are_steps::<ROWS, 8>(window) => {
-                    return self.add_blocks::<S, ROWS, SUMS, Steps<'_, ROWS, 8>>(simd, window, blocks, sums);
+                (2, _) if lines.are_steps::<ROWS, 2>(window) => {
+                    return self.add_blocks::<S, ROWS, SUMS, 0, Steps<'_, ROWS, 2>>(simd, window, blocks, sums);
                 }
-                16 if lines.are_steps::<ROWS, 16>(window) => {
-                    return self.add_blocks::<S, ROWS, SUMS, Steps<'_, ROWS, 16>>(simd, window, blocks, sums);
+                (8, 8) if lines.are_steps::<ROWS, 8>(window) => {
+                    return self.add_blocks::<S, ROWS, SUMS, 8, Steps<'_, ROWS, 8>>(simd, window, blocks, sums);
+                }
+                (16, 8) if lines.are_steps::<ROWS, 16>(window) => {
+                    return self.add_blocks::<S, ROWS, SUMS, 8, Steps<'_, ROWS, 16>>(simd, window, blocks, sums);
                 }
                 _ => {}
             }
         }
-        self.add_blocks::<S, ROWS, SUMS, Rows<'_, ROWS>>(simd, window, blocks, sums)
+        self.add_blocks::<S, ROWS, SUMS, 0, Rows<'_, ROWS>>(simd, window, blocks, sums)
     }
 
     /// Asks for some of the weights that come next.
@@ -132,16 +118,17 @@ impl<const PANELS: usize> Operands<'_, PANELS> {
     }
 
     #[inline(always)]
-    fn add_blocks<'l, S: Simd, const ROWS: usize, const SUMS: usize, L: Neighbours<'l, ROWS>>(
+    fn add_blocks<'l, S: Simd, const ROWS: usize, const SUMS: usize, const LENGTH: usize, L: Neighbours<'l, ROWS>>(
         &'l self,
         simd: S,
         window: usize,
         blocks: &Range<usize>,
-        mut sums: [[S::Vector; SUMS]; PANELS],
+        sums: [[S::Vector; SUMS]; PANELS],
     ) -> [[S::Vector; SUMS]; PANELS] {
         let Operands { panels, asks, values, .. } = *self;
-        let Values { lines, taps, .. } = values;
-        let (with_weights, count) = (lines.with_vectors(blocks, panels, values.block()), blocks.len());
+        let Values { lines, taps, within } = values;
+        let (with_weights, count) = (lines.with_vectors(blocks, panels, (taps, within)), blocks.len());
+        let mut sums = Sums { simd, sums };
         // Many are asked for a little at a time: a processor remembers few lines that it waits for, and those of the values are
         // among them.
         let (first, asked) = (window * self.asked, ROWS * self.asked);
@@ -149,7 +136,7 @@ impl<const PANELS: usize> Operands<'_, PANELS> {
         let each = asked.div_ceil(stretches.max(1));
         let mut stretch = 0;
         for tap in 0..taps {
-            let of_tap = with_weights.tap::<ROWS, L>((tap, window), values.inputs(tap));
+            let of_tap = with_weights.tap::<ROWS, L>(tap, window);
             let mut next = 0;
             while next < count {
                 let first_block = next;
@@ -162,14 +149,11 @@ impl<const PANELS: usize> Operands<'_, PANELS> {
                     if asks {
                         of_tap.ask(simd, index, ROWS * lines.length());
                     }
-                    let mut terms = of_tap.terms(index);
-                    while let Some((weights, values)) = terms.next() {
-                        add_input(simd, weights, values, &mut sums);
-                    }
+                    of_tap.add::<ROWS, LENGTH>(index, &mut sums);
                 }
             }
         }
-        sums
+        sums.sums
     }
 
     #[inline(always)]
@@ -189,6 +173,19 @@ impl<const PANELS: usize> Operands<'_, PANELS> {
             add_input(simd, each(&panels, index), values, &mut sums);
         }
         sums
+    }
+}
+
+/// The sums of some windows: by 16 output channels of each panel, or of two in a vector by the first 8.
+struct Sums<S: Simd, const SUMS: usize, const PANELS: usize> {
+    simd: S,
+    sums: [[S::Vector; SUMS]; PANELS],
+}
+
+impl<S: Simd, const ROWS: usize, const SUMS: usize, const PANELS: usize> Terms<ROWS, PANELS> for Sums<S, SUMS, PANELS> {
+    #[inline(always)]
+    fn add(&mut self, weights: [&[f32; LANES]; PANELS], values: [f32; ROWS]) {
+        add_input(self.simd, weights, values, &mut self.sums);
     }
 }
 

@@ -7,7 +7,7 @@ use super::{
     CHANNEL_BLOCK,
     panel_tiles::{Finish, PanelTiles, Start, lines, panels_together},
     plane,
-    tile::{Inputs, Operands, Values, Within},
+    tile::{Inputs, Operands, Values},
 };
 use crate::{
     convolution::{
@@ -19,7 +19,7 @@ use crate::{
     },
     product::{PANEL_OUTPUTS, PanelElements, PanelPiece, Weight},
     scratch::scratch,
-    simd::{Instructions, LANES, Layout, LinePlaces, Lines, Routine, Simd},
+    simd::{Instructions, LANES, Layout, LinePlaces, Lines, Routine, Simd, Within},
     threads,
     window::WindowAxis,
 };
