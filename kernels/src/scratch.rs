@@ -26,7 +26,7 @@ thread_local! {
 }
 
 /// A buffer of f32 that goes back to its thread.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Scratch {
     lines: Vec<Line>,
     length: usize,
@@ -55,7 +55,7 @@ fn keep(kept: &mut Vec<Vec<Line>>, lines: Vec<Line>) {
 #[must_use]
 pub fn scratch(length: usize) -> Scratch {
     if length == 0 {
-        return Scratch { lines: Vec::new(), length };
+        return Scratch::default();
     }
     let needed = length.div_ceil(LINE);
     let kept = KEPT.with_borrow_mut(|kept| take(kept, needed));

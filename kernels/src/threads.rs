@@ -61,27 +61,40 @@ pub fn each<T: Send>(tasks: Vec<T>, run: impl Fn(T) + Sync) {
 
 /// As [`each`], and frees all tasks on this thread: threads that free memory of each other wait for each other whenever they
 /// allocate.
-pub fn each_mut<T: Send>(mut tasks: Vec<T>, run: impl Fn(&mut T) + Sync) {
+pub fn each_mut<T: Send>(tasks: Vec<T>, run: impl Fn(&mut T) + Sync) {
+    each_with(tasks, || (), |(), task| run(task));
+}
+
+/// As [`each_mut`], with something of its own for each thread, which it makes before its first task and drops behind its last.
+pub fn each_with<T: Send, K>(mut tasks: Vec<T>, make: impl Fn() -> K + Sync, run: impl Fn(&mut K, &mut T) + Sync) {
     let (count, threads) = (tasks.len(), team::count());
+    let run_all = |tasks: &mut [T]| {
+        let mut kept = make();
+        tasks.iter_mut().for_each(|task| run(&mut kept, task));
+    };
     if SERIAL.get() {
-        return tasks.iter_mut().for_each(run);
+        return run_all(&mut tasks);
     }
     if count < 2 || threads == 1 {
-        return team::alone(|| tasks.iter_mut().for_each(run));
+        return team::alone(|| run_all(&mut tasks));
     }
     // The caller begins with the first, for which it waits for no other core: not for one to see that it is called either.
     let shared = Shared::new(tasks, threads);
-    let own = || take_all(&shared, Some(0), &run);
-    team::share(count, own, &|| take_all(&shared, shared.next(team::index()), &run));
+    let own = || take_all(&shared, Some(0), &make, &run);
+    team::share(count, own, &|| take_all(&shared, shared.next(team::index()), &make, &run));
 }
 
 /// Runs a task and those that are left: one function for the caller and all others, since it holds all that a task does.
 #[inline(never)]
-fn take_all<T>(shared: &Shared<T>, first: Option<usize>, run: &impl Fn(&mut T)) {
-    let mut next = first;
-    while let Some(task) = next {
-        run(&mut shared.tasks[task].lock().unwrap_or_else(PoisonError::into_inner));
-        next = shared.next(team::index());
+fn take_all<T, K>(shared: &Shared<T>, first: Option<usize>, make: &impl Fn() -> K, run: &impl Fn(&mut K, &mut T)) {
+    let Some(mut task) = first else { return };
+    let mut kept = make();
+    loop {
+        run(&mut kept, &mut shared.tasks[task].lock().unwrap_or_else(PoisonError::into_inner));
+        match shared.next(team::index()) {
+            Some(next) => task = next,
+            None => return,
+        }
     }
 }
 
@@ -202,6 +215,28 @@ mod tests {
         });
         assert_eq!(ran.into_inner().unwrap(), BTreeSet::from([0, 1]));
         assert_eq!(freed.into_inner().unwrap(), [thread::current().id(); 100]);
+    }
+
+    #[test]
+    fn a_thread_keeps_what_it_has_made_for_all_its_tasks() {
+        let made = AtomicU64::new(0);
+        let mut tasks: Vec<(u64, usize)> = vec![(0, 0); 60];
+        let ran = Mutex::new(BTreeSet::new());
+        Team::new(2).unwrap().run(|| {
+            let make = || (made.fetch_add(1, Ordering::SeqCst), 0);
+            each_with(tasks.iter_mut().collect(), make, |(own, count), task| {
+                *count += 1;
+                **task = (*own, *count);
+                ran.lock().unwrap().insert(team::index());
+                // Until the other thread has come.
+                while ran.lock().unwrap().len() < 2 {
+                    thread::yield_now();
+                }
+            });
+        });
+        assert_eq!(made.into_inner(), 2);
+        let count = |own: u64| tasks.iter().filter(|task| task.0 == own).map(|task| task.1).max().unwrap();
+        assert_eq!(count(0) + count(1), 60, "each counts its own from the first to the last");
     }
 
     #[test]

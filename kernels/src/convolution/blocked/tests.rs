@@ -258,9 +258,15 @@ fn channels_that_are_no_whole_blocks_are_refused() {
     Case::new(shape).agrees();
 }
 
-/// Many windows of 3 × 3 taps, at the borders of which tiles are cut off, with a last panel of one block.
+/// Many windows of 3 × 3 taps, at the borders of which tiles are cut off, with a last panel of one block: tiles of one block, and of
+/// several, of which threads may share the panels.
 #[test]
 fn transformed_tiles_agree_with_naive_loops() {
+    transformed_tiles_agree(30, 26, 24);
+    transformed_tiles_agree(58, 50, 8);
+}
+
+fn transformed_tiles_agree(rows: usize, columns: usize, inputs: usize) {
     let axis = |extent, pad_begin| WindowAxis {
         input: extent,
         output: extent + pad_begin - 1,
@@ -270,8 +276,8 @@ fn transformed_tiles_agree_with_naive_loops() {
         pad_begin,
         pad_end: 1,
     };
-    let axes = vec![axis(30, 1), axis(26, 0)];
-    let case = Case::new(ConvolutionShape { batch: 2, groups: 1, group_inputs: 24, group_outputs: 40, axes });
+    let axes = vec![axis(rows, 1), axis(columns, 0)];
+    let case = Case::new(ConvolutionShape { batch: 2, groups: 1, group_inputs: inputs, group_outputs: 40, axes });
     assert!(winograd::fits(&case.shape), "the shape is computed so");
     let bias = numbers(8, 40);
     let addend = numbers(9, case.expected.len());
@@ -285,10 +291,19 @@ fn transformed_tiles_agree_with_naive_loops() {
         change: Some(Change(&double)),
     };
     let positions = window::outputs(&case.shape.axes);
+    let (packed, depth) = (pack_group(&case.shape, &case.weight), case.shape.depth());
     for instructions in Instructions::available() {
         let run = |threads| with_threads(threads, || case.plain(instructions, epilogue));
         let out = run(1);
         assert_eq!(out, run(3), "threads on {}", instructions.name());
+        let pieces = [0..1, 1..3].map(|panels: std::ops::Range<usize>| PanelPiece {
+            elements: PanelElements::F32(&packed[panels.start * depth * 16..panels.end * depth * 16]),
+            inputs: 0..depth,
+            panels,
+        });
+        let weight = ConvolutionWeight::Panels(&pieces);
+        let of_pieces = with_threads(2, || case.run(instructions, weight, epilogue));
+        assert_eq!(out, of_pieces, "pieces on {}", instructions.name());
         for (index, (out, (sum, size))) in out.iter().zip(&case.expected).enumerate() {
             let channel = index / (positions * CHANNEL_BLOCK) * CHANNEL_BLOCK + index % CHANNEL_BLOCK;
             let value = (sum + f64::from(bias[channel % 40]) + f64::from(addend[index])).clamp(-0.5, 1.0);

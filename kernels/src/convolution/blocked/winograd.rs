@@ -13,8 +13,8 @@ use crate::{
     convolution::{
         ConvolutionEpilogue, ConvolutionShape,
         winograd::{
-            Block, INPUT_COST, INPUTS, MOST_CHANNELS, MOST_INPUTS, OUTPUT_COST, OUTPUTS, POINTS, Plan, WEIGHT_COST,
-            ask_next, input_points, outputs, transform_weights,
+            Block, INPUT_COST, INPUTS, MOST_CHANNELS, MOST_INPUTS, OUTPUT_COST, OUTPUTS, POINTS, Plan, Transformed,
+            WEIGHT_COST, ask_next, input_points, outputs, transform_weights,
         },
     },
     product::{PANEL_OUTPUTS, PanelElements, PanelPiece, Weight},
@@ -77,7 +77,10 @@ pub(super) fn convolution(
 ) {
     let plan = Plan::new(shape, epilogue, rows_each, CHANNEL_BLOCK);
     for piece in pieces {
-        threads::each_mut(plan.blocks(x, piece, out), |block| instructions.run(Channels(block)));
+        let tasks = plan.blocks(x, piece, out);
+        threads::each_with(tasks, Transformed::default, |transformed, block| {
+            instructions.run(Channels(block, transformed))
+        });
     }
 }
 
@@ -95,7 +98,7 @@ struct Points<'a> {
 }
 
 /// A block of tiles over blocks of channels.
-struct Channels<'b, 'a>(&'b mut Block<'a>);
+struct Channels<'b, 'a>(&'b mut Block<'a>, &'b mut Transformed);
 
 impl Routine for Channels<'_, '_> {
     type Output = ();
@@ -118,8 +121,9 @@ impl Channels<'_, '_> {
         // Tiles come in pairs. Points a line further apart than channels reach: they do not fall on the same cache sets.
         let pitch = tiles.next_multiple_of(2) * CHANNEL_BLOCK;
         let point_inputs = blocks * pitch + LANES;
-        let mut data = scratch(POINTS * point_inputs);
-        self.transform_inputs(simd, &mut data, (pitch, point_inputs));
+        if let Some(data) = self.1.room(self.0, POINTS * point_inputs) {
+            transform_inputs(simd, self.0, data, (pitch, point_inputs));
+        }
         let places = (0..tiles).map(|tile| (tile * CHANNEL_BLOCK) as u32).collect();
         let places = LinePlaces::new(places, tiles, CHANNEL_BLOCK);
         let runs: Vec<Inputs> = (0..blocks)
@@ -128,7 +132,7 @@ impl Channels<'_, '_> {
             .collect();
         let mut out = std::mem::take(&mut self.0.out);
         let are_two = const { panels_together::<S>() > 1 } && inputs <= MOST_CHANNELS_OF_TWO;
-        let points = Points { data: &data, pitch, point_inputs, places: &places, runs: &runs };
+        let points = Points { data: self.1.data(), pitch, point_inputs, places: &places, runs: &runs };
         let mut panel = 0;
         for out in out.chunks_mut((1 + usize::from(are_two)) * PANEL_OUTPUTS / CHANNEL_BLOCK) {
             panel += if are_two && out.len() > PANEL_OUTPUTS / CHANNEL_BLOCK {
@@ -194,80 +198,6 @@ impl Channels<'_, '_> {
         PANELS
     }
 
-    /// The tiles of all blocks at all points: `[36, blocks, tiles, 8]`.
-    #[inline(always)]
-    fn transform_inputs<S: Simd>(&self, simd: S, data: &mut [f32], (pitch, point_inputs): (usize, usize)) {
-        let tile_columns = self.0.plan.tile_columns;
-        let plane = plane(self.0.plan.shape) * CHANNEL_BLOCK;
-        let tiles = self.0.tiles();
-        for (block, x) in self.0.x.chunks_exact(plane).enumerate() {
-            let x = x.as_chunks::<CHANNEL_BLOCK>().0;
-            for tile in (0..tiles).step_by(2) {
-                let place = |tile: usize| (self.0.tile_rows.start + tile / tile_columns, tile % tile_columns);
-                let tiles = [place(tile), place((tile + 1).min(tiles - 1))];
-                let to = &mut data[block * pitch + tile * CHANNEL_BLOCK..];
-                self.transform_pair(simd, x, tiles, to, point_inputs);
-            }
-        }
-    }
-
-    /// Two tiles of a block at all points.
-    #[inline(always)]
-    fn transform_pair<S: Simd>(
-        &self,
-        simd: S,
-        x: &[[f32; CHANNEL_BLOCK]],
-        tiles: [(usize, usize); 2],
-        data: &mut [f32],
-        point_inputs: usize,
-    ) {
-        let mut half = [[simd.splat(0.0); INPUTS]; INPUTS];
-        for row in 0..INPUTS {
-            let low = self.line(x, tiles[0], row);
-            let high = self.line(x, tiles[1], row);
-            let mut inputs = [simd.splat(0.0); INPUTS];
-            for column in 0..INPUTS {
-                inputs[column] = simd.load_halves(low[column], high[column]);
-            }
-            half[row] = input_points(simd, inputs);
-        }
-        for column in 0..INPUTS {
-            let mut inputs = [simd.splat(0.0); INPUTS];
-            for row in 0..INPUTS {
-                inputs[row] = half[row][column];
-            }
-            let points = input_points(simd, inputs);
-            for row in 0..INPUTS {
-                let to = &mut data[(row * INPUTS + column) * point_inputs..];
-                simd.store(points[row], &mut to.as_chunks_mut().0[0]);
-            }
-        }
-    }
-
-    /// The inputs of a row of a tile, zeros in the padding.
-    #[inline(always)]
-    fn line<'x>(
-        &self,
-        x: &'x [[f32; CHANNEL_BLOCK]],
-        (tile_row, tile_column): (usize, usize),
-        row: usize,
-    ) -> [&'x [f32; CHANNEL_BLOCK]; INPUTS] {
-        let Plan { rows, columns, .. } = *self.0.plan;
-        let mut line = [&[0.0; CHANNEL_BLOCK]; INPUTS];
-        let y = rows.start(tile_row * OUTPUTS) + row as isize;
-        if !(0..rows.input as isize).contains(&y) {
-            return line;
-        }
-        let x = &x[y as usize * columns.input..][..columns.input];
-        let first = columns.start(tile_column * OUTPUTS);
-        for column in 0..INPUTS {
-            if let Some(inside) = x.get((first + column as isize) as usize) {
-                line[column] = inside;
-            }
-        }
-        line
-    }
-
     /// The outputs of a panel from its sums at all points, `[36, tiles, 16]`.
     #[inline(always)]
     fn transform_sums<S: Simd>(&self, simd: S, sums: &[f32], point_sums: usize, panel: usize, out: &mut [&mut [f32]]) {
@@ -297,6 +227,79 @@ impl Channels<'_, '_> {
             }
         }
     }
+}
+
+/// The tiles of all blocks at all points: `[36, blocks, tiles, 8]`.
+#[inline(always)]
+fn transform_inputs<S: Simd>(simd: S, task: &Block<'_>, data: &mut [f32], (pitch, point_inputs): (usize, usize)) {
+    let plan = task.plan;
+    let plane = plane(plan.shape) * CHANNEL_BLOCK;
+    let tiles = task.tiles();
+    for (block, x) in task.x.chunks_exact(plane).enumerate() {
+        let x = x.as_chunks::<CHANNEL_BLOCK>().0;
+        for tile in (0..tiles).step_by(2) {
+            let place = |tile: usize| (task.tile_rows.start + tile / plan.tile_columns, tile % plan.tile_columns);
+            let tiles = [place(tile), place((tile + 1).min(tiles - 1))];
+            let to = &mut data[block * pitch + tile * CHANNEL_BLOCK..];
+            transform_pair(simd, plan, x, tiles, to, point_inputs);
+        }
+    }
+}
+
+/// Two tiles of a block at all points.
+#[inline(always)]
+fn transform_pair<S: Simd>(
+    simd: S,
+    plan: &Plan<'_>,
+    x: &[[f32; CHANNEL_BLOCK]],
+    tiles: [(usize, usize); 2],
+    data: &mut [f32],
+    point_inputs: usize,
+) {
+    let mut half = [[simd.splat(0.0); INPUTS]; INPUTS];
+    for row in 0..INPUTS {
+        let low = line(plan, x, tiles[0], row);
+        let high = line(plan, x, tiles[1], row);
+        let mut inputs = [simd.splat(0.0); INPUTS];
+        for column in 0..INPUTS {
+            inputs[column] = simd.load_halves(low[column], high[column]);
+        }
+        half[row] = input_points(simd, inputs);
+    }
+    for column in 0..INPUTS {
+        let mut inputs = [simd.splat(0.0); INPUTS];
+        for row in 0..INPUTS {
+            inputs[row] = half[row][column];
+        }
+        let points = input_points(simd, inputs);
+        for row in 0..INPUTS {
+            let to = &mut data[(row * INPUTS + column) * point_inputs..];
+            simd.store(points[row], &mut to.as_chunks_mut().0[0]);
+        }
+    }
+}
+
+/// The inputs of a row of a tile, zeros in the padding.
+#[inline(always)]
+fn line<'x>(
+    &Plan { rows, columns, .. }: &Plan<'_>,
+    x: &'x [[f32; CHANNEL_BLOCK]],
+    (tile_row, tile_column): (usize, usize),
+    row: usize,
+) -> [&'x [f32; CHANNEL_BLOCK]; INPUTS] {
+    let mut line = [&[0.0; CHANNEL_BLOCK]; INPUTS];
+    let y = rows.start(tile_row * OUTPUTS) + row as isize;
+    if !(0..rows.input as isize).contains(&y) {
+        return line;
+    }
+    let x = &x[y as usize * columns.input..][..columns.input];
+    let first = columns.start(tile_column * OUTPUTS);
+    for column in 0..INPUTS {
+        if let Some(inside) = x.get((first + column as isize) as usize) {
+            line[column] = inside;
+        }
+    }
+    line
 }
 
 /// The outputs of a tile from its sums at all points.

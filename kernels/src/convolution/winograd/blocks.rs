@@ -1,11 +1,13 @@
-//! Tiles in blocks, which are tasks of their own.
+//! Tiles in blocks. A task is a block and some panels; a thread takes those of a block one after another, and transforms its inputs
+//! once.
 
 use std::ops::Range;
 
 use super::{ConvolutionEpilogue, ConvolutionShape, OUTPUTS};
 use crate::{
     product::{PANEL_OUTPUTS, PanelElements, PanelPiece},
-    team, threads,
+    scratch::{Scratch, scratch},
+    threads,
     window::{self, WindowAxis},
 };
 
@@ -49,13 +51,11 @@ impl<'a> Plan<'a> {
     ) -> Self {
         let (rows, columns) = (shape.axes[0], shape.axes[1]);
         let (tile_rows, tile_columns) = (rows.output.div_ceil(OUTPUTS), columns.output.div_ceil(OUTPUTS));
-        // As many blocks for each thread, where there are several.
         let blocks = tile_rows.div_ceil(rows_each(shape.group_inputs, tile_rows, tile_columns));
-        let blocks = if blocks > 1 { blocks.next_multiple_of(threads(shape.outputs() * shape.depth())) } else { 1 };
         Self { shape, rows, columns, tile_columns, rows_each: tile_rows.div_ceil(blocks), unit, epilogue }
     }
 
-    /// The tasks of a piece of the weight, with outputs of their own.
+    /// The tasks of a piece of the weight, with outputs of their own: those of a block one after another.
     pub(in crate::convolution) fn blocks<'b>(
         &'b self,
         x: &'b [f32],
@@ -68,18 +68,16 @@ impl<'a> Plan<'a> {
         let blocks = tile_rows.div_ceil(rows_each);
         let panels = &piece.panels;
         let (first, end) = (panels.start * PANEL_OUTPUTS, channels.min(panels.end * PANEL_OUTPUTS));
-        let operations = shape.batch * positions * shape.depth() * (end - first);
-        // Each part of the panels transforms the inputs anew: there are no more than threads want.
-        let panels_each = panels.len().div_ceil(threads(operations).div_ceil(shape.batch * blocks)).max(1);
+        let panels_each = self.panels_each(panels.len(), blocks, end - first);
+        let parts = panels.len().div_ceil(panels_each);
         let image_inputs = shape.group_inputs * window::inputs(&shape.axes);
         let mut tasks = Vec::new();
         for (image, out) in out.chunks_mut(channels * positions).enumerate() {
-            let out = &mut out[first * positions..end * positions];
-            for (part, out) in out.chunks_mut(panels_each * PANEL_OUTPUTS * positions).enumerate() {
-                let begin = tasks.len();
+            let begin = tasks.len();
+            for (block, part) in (0..blocks).flat_map(|block| (0..parts).map(move |part| (block, part))) {
                 let first_panel = panels.start + part * panels_each;
                 let own = first_panel..panels.end.min(first_panel + panels_each);
-                tasks.extend((0..blocks).map(|block| Block {
+                tasks.push(Block {
                     plan: self,
                     image,
                     x: &x[image * image_inputs..][..image_inputs],
@@ -88,14 +86,26 @@ impl<'a> Plan<'a> {
                     elements: piece.elements_of(own.clone()),
                     panels: own.len(),
                     out: Vec::with_capacity(own.len() * PANEL_OUTPUTS / unit),
-                }));
-                for channels in out.chunks_mut(unit * positions) {
-                    let rows = channels.chunks_mut(rows_each * OUTPUTS * columns.output * unit);
-                    tasks[begin..].iter_mut().zip(rows).for_each(|(task, rows)| task.out.push(rows));
-                }
+                });
+            }
+            let units = panels_each * PANEL_OUTPUTS / unit;
+            for (index, channels) in out[first * positions..end * positions].chunks_mut(unit * positions).enumerate() {
+                let of_part = tasks[begin + index / units..].iter_mut().step_by(parts);
+                let rows = channels.chunks_mut(rows_each * OUTPUTS * columns.output * unit);
+                of_part.zip(rows).for_each(|(task, rows)| task.out.push(rows));
             }
         }
         tasks
+    }
+
+    /// How many of the panels a task has, of as many blocks of each image: several are multiplied together.
+    fn panels_each(&self, panels: usize, blocks: usize, outputs: usize) -> usize {
+        let shape = self.shape;
+        let windows = shape.batch.saturating_mul(window::outputs(&shape.axes));
+        let operations = windows.saturating_mul(shape.depth()).saturating_mul(outputs);
+        let parts = threads::parts(operations, usize::MAX).div_ceil(shape.batch * blocks);
+        let each = panels.div_ceil(parts).max(1);
+        if each > 1 { each.next_multiple_of(2) } else { each }
     }
 }
 
@@ -114,7 +124,29 @@ impl Block<'_> {
     }
 }
 
-/// Threads that share so many operations. No bits depend on it.
-fn threads(operations: usize) -> usize {
-    threads::parts(operations, team::count())
+/// The transformed inputs of the block that a thread has been at.
+#[derive(Default)]
+pub(in crate::convolution) struct Transformed {
+    /// The image, and the first row of tiles.
+    of: Option<(usize, usize)>,
+    data: Scratch,
+}
+
+impl Transformed {
+    /// Room for so many transformed inputs of a block; `None` where they are there, as it is the last one again.
+    pub(in crate::convolution) fn room(&mut self, block: &Block<'_>, length: usize) -> Option<&mut [f32]> {
+        let of = Some((block.image, block.tile_rows.start));
+        if self.of == of {
+            return None;
+        }
+        self.of = of;
+        // The thread has it again for what it takes now.
+        self.data = Scratch::default();
+        self.data = scratch(length);
+        Some(&mut self.data)
+    }
+
+    pub(in crate::convolution) fn data(&self) -> &[f32] {
+        &self.data
+    }
 }

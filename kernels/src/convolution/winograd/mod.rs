@@ -14,7 +14,7 @@
 mod blocks;
 pub(super) mod planes;
 
-pub(super) use self::blocks::{Block, Plan};
+pub(super) use self::blocks::{Block, Plan, Transformed};
 use super::{ConvolutionEpilogue, ConvolutionShape};
 use crate::{
     product::{Weight, tile},
@@ -33,8 +33,8 @@ pub(super) const INPUTS: usize = 6;
 /// Points of a tile.
 pub(super) const POINTS: usize = INPUTS * INPUTS;
 
-/// Transformed inputs of a block, which stay in the second-level cache.
-pub(super) const MOST_INPUTS: usize = 96 << 10;
+/// Transformed inputs of a block, 4 bytes each, which stay in the second-level cache.
+pub(super) const MOST_INPUTS: usize = 240 << 10;
 
 /// Bytes that are asked for at a time.
 const CACHE_LINE_BYTES: usize = 64;

@@ -4,8 +4,8 @@
 use half::{bf16, f16};
 
 use super::{
-    Block, INPUT_COST, INPUTS, MOST_CHANNELS, MOST_INPUTS, OUTPUT_COST, OUTPUTS, POINTS, Plan, WEIGHT_COST, ask_next,
-    input_points, outputs, transform_weights,
+    Block, INPUT_COST, INPUTS, MOST_CHANNELS, MOST_INPUTS, OUTPUT_COST, OUTPUTS, POINTS, Plan, Transformed,
+    WEIGHT_COST, ask_next, input_points, outputs, transform_weights,
 };
 use crate::{
     convolution::{
@@ -64,12 +64,15 @@ pub(in crate::convolution) fn convolution(
 ) {
     let plan = Plan::new(shape, epilogue, rows_each, 1);
     for piece in pieces {
-        threads::each_mut(plan.blocks(x, piece, out), |block| instructions.run(Planes(block)));
+        let tasks = plan.blocks(x, piece, out);
+        threads::each_with(tasks, Transformed::default, |transformed, block| {
+            instructions.run(Planes(block, transformed))
+        });
     }
 }
 
 /// A block over channels one after another.
-struct Planes<'b, 'a>(&'b mut Block<'a>);
+struct Planes<'b, 'a>(&'b mut Block<'a>, &'b mut Transformed);
 
 impl Routine for Planes<'_, '_> {
     type Output = ();
@@ -93,10 +96,12 @@ impl Planes<'_, '_> {
         // Points a line further apart than channels reach: they do not fall on the same cache sets.
         let point_inputs = inputs * pitch + LANES;
         let point_sums = PANEL_OUTPUTS * pitch + LANES;
-        let mut data = scratch(POINTS * point_inputs);
         let mut sums = scratch(POINTS * point_sums);
         let mut weights = scratch(POINTS * (inputs + 1) * PANEL_OUTPUTS);
-        self.transform_inputs(simd, &mut data, (pitch, point_inputs));
+        if let Some(data) = self.1.room(self.0, POINTS * point_inputs) {
+            Self::transform_inputs(simd, self.0, data, (pitch, point_inputs));
+        }
+        let data = self.1.data();
         let offsets: Vec<usize> = (0..inputs).map(|channel| channel * pitch).collect();
         let mut out = std::mem::take(&mut self.0.out);
         let panel_length = elements.len() / self.0.panels;
@@ -125,18 +130,18 @@ impl Planes<'_, '_> {
 
     /// The tiles of all channels at all points: `[36, channels, pitch]`.
     #[inline(always)]
-    fn transform_inputs<S: Simd>(&self, simd: S, data: &mut [f32], (pitch, point_inputs): (usize, usize)) {
-        let Plan { rows, columns, tile_columns, .. } = *self.0.plan;
+    fn transform_inputs<S: Simd>(simd: S, block: &Block<'_>, data: &mut [f32], (pitch, point_inputs): (usize, usize)) {
+        let Plan { rows, columns, tile_columns, .. } = *block.plan;
         let plane = rows.input * columns.input;
-        let lines = self.0.tile_rows.len() * OUTPUTS + INPUTS - OUTPUTS;
+        let lines = block.tile_rows.len() * OUTPUTS + INPUTS - OUTPUTS;
         // Each line in quarters: columns of tiles side by side, and one tile more for the last inputs of each.
         let quarter = (tile_columns + 1).next_multiple_of(LANES) + LANES;
         let mut line = scratch(4 * quarter);
         let mut quarters = scratch(lines * 4 * quarter);
-        for channel in 0..self.0.plan.shape.group_inputs {
-            let x = &self.0.x[channel * plane..][..plane];
+        for channel in 0..block.plan.shape.group_inputs {
+            let x = &block.x[channel * plane..][..plane];
             for (index, quarters) in quarters.chunks_exact_mut(4 * quarter).enumerate() {
-                let row = rows.start(self.0.tile_rows.start * OUTPUTS + index);
+                let row = rows.start(block.tile_rows.start * OUTPUTS + index);
                 match usize::try_from(row).ok().filter(|&row| row < rows.input) {
                     None => quarters.fill(0.0),
                     Some(row) => {
@@ -151,7 +156,7 @@ impl Planes<'_, '_> {
                 }
             }
             let data = &mut data[channel * pitch..];
-            for row in 0..self.0.tile_rows.len() {
+            for row in 0..block.tile_rows.len() {
                 let quarters = &quarters[row * OUTPUTS * 4 * quarter..][..INPUTS * 4 * quarter];
                 for first in (0..tile_columns).step_by(LANES) {
                     let data = &mut data[row * tile_columns + first..];
