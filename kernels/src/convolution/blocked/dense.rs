@@ -1,6 +1,6 @@
 //! Convolutions over blocks of channels by panels of 16 output channels.
 
-use std::ops::Range;
+use std::{cmp::Reverse, ops::Range};
 
 use half::{bf16, f16};
 
@@ -38,8 +38,12 @@ const MOST_COPIED: usize = 1 << 13;
 /// Places of taps that take as much room as a value that is copied may.
 const PLACES_OF_VALUE: usize = 8;
 
-/// Panels that are multiplied together at most.
+/// Panels that are multiplied together at most, and in tasks that are few.
 const MOST_TOGETHER: usize = 4;
+const FEWEST_TOGETHER: usize = 2;
+
+/// Tasks of each thread from which on it matters little that one has one more.
+const ENOUGH_TASKS: usize = 4;
 
 /// Windows of a task.
 const MOST_WINDOWS: usize = 768;
@@ -166,13 +170,20 @@ impl Cut {
         let panels: usize = pieces.iter().map(|piece| piece.panels.len()).sum();
         let depth = pieces.iter().map(|piece| piece.inputs.len()).max().unwrap_or(0);
         let operations = batch * windows * panels * PANEL_OUTPUTS * depth;
-        let parts = threads::parts(operations, usize::MAX).div_ceil(batch * groups);
+        let all_parts = threads::parts(operations, usize::MAX);
+        let parts = all_parts.div_ceil(batch * groups);
         let of_group = panels.div_ceil(groups);
         let windows_each = windows_each(common, windows, of_group, parts);
-        let panels_each = of_group.div_ceil(parts.div_ceil(windows.div_ceil(windows_each)));
+        let of_windows = windows.div_ceil(windows_each);
+        let panels_each = of_group.div_ceil(parts.div_ceil(of_windows));
         // Several are multiplied together, where each thread has as many.
         let panels_each = if panels_each > 1 { panels_each.next_multiple_of(2) } else { 1 };
-        Cut { windows_each, panels_each: panels_each.max(MOST_TOGETHER.min(of_group / team::count())) }
+        let panels_each = panels_each.max(MOST_TOGETHER.min(of_group / team::count()));
+        // Of few tasks that threads cannot share evenly, the last would be waited for.
+        let tasks = batch * groups * of_windows * of_group.div_ceil(panels_each);
+        let are_shared = all_parts > 1 && tasks < ENOUGH_TASKS * team::count();
+        let is_uneven = are_shared && !tasks.is_multiple_of(team::count());
+        Cut { windows_each, panels_each: if is_uneven { panels_each.min(FEWEST_TOGETHER) } else { panels_each } }
     }
 }
 
@@ -216,6 +227,10 @@ fn split<'a>(
                 panel += count;
             }
         }
+    }
+    if pieces.len() > 1 {
+        // Threads begin with as many neighbours each: those of one size lie side by side, what is left of pieces behind them.
+        tasks.sort_by_key(|task| Reverse(task.panels.len()));
     }
     tasks
 }
@@ -427,4 +442,55 @@ fn segments(inputs: &Range<usize>, block: usize, most: usize) -> Vec<Inputs> {
         segments.push(Inputs::Blocks(0..0));
     }
     segments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{team::Team, window::WindowAxis};
+
+    /// A convolution of 1 x 1 taps over 7 x 7 positions.
+    fn plan(group_inputs: usize, group_outputs: usize) -> BlockedPlan {
+        let axis = WindowAxis { input: 7, output: 7, kernel: 1, stride: 1, dilation: 1, pad_begin: 0, pad_end: 0 };
+        let shape = ConvolutionShape { batch: 1, groups: 1, group_inputs, group_outputs, axes: vec![axis; 2] };
+        BlockedPlan::new(shape, InputOrder::Blocks)
+    }
+
+    /// The panels of the tasks of two threads, of a weight in pieces of so many panels.
+    fn tasks(inputs: usize, panels: &[usize]) -> Vec<Range<usize>> {
+        let outputs = panels.iter().sum::<usize>() * PANEL_OUTPUTS;
+        let plan = plan(inputs, outputs);
+        let (x, weight) = (vec![0.0; 49 * inputs], vec![0.0; inputs * outputs]);
+        let mut out = vec![0.0; 49 * outputs];
+        let mut start = 0;
+        let pieces = panels.iter().map(|&count| {
+            let own = start..start + count;
+            start += count;
+            let elements = PanelElements::F32(&weight[..count * inputs * PANEL_OUTPUTS]);
+            PanelPiece { panels: own, inputs: 0..inputs, elements }
+        });
+        let pieces: Vec<PanelPiece<'_>> = pieces.collect();
+        let common = Common { plan: &plan, x: &x, epilogue: ConvolutionEpilogue::default() };
+        Team::new(2).unwrap().run(|| {
+            let cut = Cut::new(&common, &pieces);
+            let places = plan.places(cut.windows_each);
+            split(&common, &pieces, &cut, &places, &mut out).into_iter().map(|task| task.panels).collect()
+        })
+    }
+
+    #[test]
+    fn threads_have_as_many_panels() {
+        assert_eq!(tasks(512, &[8]), [0..4, 4..8], "four together");
+        assert_eq!(tasks(40, &[3]), [Range { start: 0, end: 3 }], "too few operations for two threads");
+        assert_eq!(
+            tasks(1152, &[12]),
+            [0..2, 2..4, 4..6, 6..8, 8..10, 10..12],
+            "three tasks of four would be two and one"
+        );
+    }
+
+    #[test]
+    fn what_is_left_of_pieces_comes_last() {
+        assert_eq!(tasks(512, &[14, 18]), [0..4, 4..8, 8..12, 14..18, 18..22, 22..26, 26..30, 12..14, 30..32]);
+    }
 }
