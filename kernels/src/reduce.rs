@@ -19,6 +19,14 @@ const RUN: usize = 64;
 /// Columns that are folded side by side.
 const BLOCK_COLUMNS: usize = 256;
 
+/// Multiply-accumulate operations in the time that a value takes: it is read for one fold, from caches at best.
+const VALUE_OPERATIONS: usize = 4;
+
+/// Parts that folds of so many values are cut into, `most` at most.
+fn parts(values: &[f32], most: usize) -> usize {
+    threads::parts(values.len().saturating_mul(VALUE_OPERATIONS), most)
+}
+
 /// How two values become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fold {
@@ -154,7 +162,7 @@ pub fn fold_columns(instructions: Instructions, fold: Fold, values: &[f32], inne
     }
     let width = BLOCK_COLUMNS.min(inner);
     let blocks = outer * inner.div_ceil(width);
-    let each = blocks.div_ceil(threads::parts(values.len(), blocks)).max(1);
+    let each = blocks.div_ceil(parts(values, blocks)).max(1);
     // A task is some blocks of columns; it never reaches from one outer index into the next.
     let columns_each = (each * width).min(inner);
     let tasks: Vec<(usize, &mut [f32])> = out
@@ -169,7 +177,7 @@ pub fn fold_columns(instructions: Instructions, fold: Fold, values: &[f32], inne
         let values = &values[start.min(values.len())..];
         with_folding!(fold, folding => instructions.run(Columns { folding, values, stride: inner, length, out }));
     };
-    if values.len() < threads::SERIAL_OPERATIONS {
+    if values.len().saturating_mul(VALUE_OPERATIONS) < threads::SERIAL_OPERATIONS {
         return tasks.into_iter().for_each(run);
     }
     threads::each(tasks, run);
@@ -178,7 +186,7 @@ pub fn fold_columns(instructions: Instructions, fold: Fold, values: &[f32], inne
 /// Folds rows of lines of `width` values, which divides the lanes of a row, into a line each.
 fn fold_lines(instructions: Instructions, fold: Fold, values: &[f32], width: usize, out: &mut [f32]) {
     let (rows, length) = (out.len() / width, values.len() / out.len() * width);
-    let rows_each = rows.div_ceil(threads::parts(values.len(), rows));
+    let rows_each = rows.div_ceil(parts(values, rows));
     threads::chunks(out, rows_each * width, |index, out| {
         let values = &values[index * rows_each * length..][..out.len() / width * length];
         with_folding!(fold, folding => instructions.run(Lines { folding, values, width, out }));

@@ -3,9 +3,13 @@
 //! One axis after another, those that shrink first; each output is the sum of its taps in order.
 
 use super::{
+    convolution::CHANNEL_BLOCK,
     simd::{Instructions, LANES, Routine, Simd},
     threads,
 };
+
+/// Multiply-accumulate operations in the time that an element takes which is read and written.
+const CHOICE_OPERATIONS: usize = 4;
 
 /// Which positions make each output position along an axis, and with which weights.
 #[derive(Clone, Debug)]
@@ -166,13 +170,18 @@ pub fn choose<T: Copy + Send + Sync>(x: &[T], extents: &[usize], chosen: &[Vec<u
     let identity = last.len() == row && last.iter().enumerate().all(|(place, &position)| place == position);
     let task = |(out, &start): (&mut [T], &usize)| {
         let x = &x[start * row..][..row];
-        if identity {
-            out.copy_from_slice(x);
-        } else {
+        if !identity {
             out.iter_mut().zip(last).for_each(|(out, &position)| *out = x[position]);
+        } else if let (([out], []), ([x], [])) = (out.as_chunks_mut::<CHANNEL_BLOCK>(), x.as_chunks::<CHANNEL_BLOCK>())
+        {
+            // Channels in blocks: a call for each would take longer than the copy.
+            *out = *x;
+        } else {
+            out.copy_from_slice(x);
         }
     };
-    let rows_each = rows.len().div_ceil(threads::parts(out.len(), rows.len()));
+    let operations = out.len().saturating_mul(CHOICE_OPERATIONS);
+    let rows_each = rows.len().div_ceil(threads::parts(operations, rows.len()));
     threads::chunks(out, rows_each * last.len(), |part, out| {
         out.chunks_mut(last.len()).zip(&rows[part * rows_each..]).for_each(task);
     });
@@ -212,6 +221,10 @@ mod tests {
         let mut out = [0u8; 8];
         choose(&[1, 2, 3, 4], &[2, 2], &[vec![1, 1], vec![0, 0, 1, 1]], &mut out).unwrap();
         assert_eq!(out, [3, 3, 4, 4, 3, 3, 4, 4]);
+        let x: Vec<u16> = (0..16).collect();
+        let mut blocks = [0u16; 24];
+        choose(&x, &[2, 8], &[vec![1, 0, 1], (0..8).collect()], &mut blocks).unwrap();
+        assert_eq!((&blocks[..8], &blocks[8..16], &blocks[16..]), (&x[8..], &x[..8], &x[8..]));
         let mut point = [0u8];
         choose(&[7], &[], &[], &mut point).unwrap();
         assert_eq!(point, [7]);

@@ -107,6 +107,11 @@ impl Resize {
         axis.taps(&self.rule(), position)
     }
 
+    /// The input position that mode `nearest` takes for an output position of an axis, 0 outside; the axis must not be empty.
+    pub fn chosen(&self, axis: &ResizeAxis, position: usize) -> usize {
+        axis.chosen(&self.rule(), position).unwrap_or(0)
+    }
+
     /// Every output position of an axis is the input position of the same number.
     pub fn keeps(&self, axis: &ResizeAxis) -> bool {
         axis.is_identity(&self.rule())
@@ -412,21 +417,13 @@ impl Resize {
             return Ok(x.select(&shape, std::iter::empty())?);
         }
         for axis in axes {
-            let chosen: Vec<usize> = (0..axis.output).map(|position| self.nearest_position(axis, position)).collect();
+            let chosen: Vec<usize> = (0..axis.output).map(|position| self.chosen(axis, position)).collect();
             sources = sources
                 .iter()
                 .flat_map(|&start| chosen.iter().map(move |&position| start * axis.input + position))
                 .collect();
         }
         Ok(x.select(&shape, sources.into_iter().map(Some))?)
-    }
-
-    /// Input position of an output position in mode `nearest`.
-    fn nearest_position(&self, axis: &ResizeAxis, position: usize) -> usize {
-        match self.taps(axis, position) {
-            ResizeTaps::Weighted(taps) => taps.first().map_or(0, |&(position, _)| position),
-            ResizeTaps::Outside => 0,
-        }
     }
 
     /// The result by weighted sums, one axis after another.

@@ -129,18 +129,13 @@ impl ResizeAxis {
 
     /// The taps of an output position; the axis must not be empty.
     pub(crate) fn taps(&self, rule: &ResizeRule, position: usize) -> ResizeTaps {
-        let x = self.coordinate(rule, position);
-        let last = self.input.saturating_sub(1);
-        let inside = (0.0..=last as f32).contains(&x);
-        if rule.coordinates == ResizeCoordinates::TfCropAndResize && !inside {
-            return ResizeTaps::Outside;
-        }
-        let clamped = |index: i64| usize::try_from(index).unwrap_or(0).min(last);
-        // Wide enough for every extent, narrow enough for index arithmetic.
-        let x = f64::from(x).clamp(-1e15, 1e15);
         if rule.mode == ResizeMode::Nearest {
-            return ResizeTaps::Weighted(vec![(clamped(self.nearest(rule.nearest, x)), 1.0)]);
+            let chosen = self.chosen(rule, position);
+            return chosen.map_or(ResizeTaps::Outside, |chosen| ResizeTaps::Weighted(vec![(chosen, 1.0)]));
         }
+        let Some(x) = self.inside(rule, position) else { return ResizeTaps::Outside };
+        let last = self.input.saturating_sub(1);
+        let clamped = |index: i64| usize::try_from(index).unwrap_or(0).min(last);
         let weights = self.weights(rule, x);
         let inside = |index: i64| usize::try_from(index).is_ok_and(|index| index <= last);
         let kept = |index: i64| !rule.exclude_outside || inside(index);
@@ -150,6 +145,21 @@ impl ResizeAxis {
         };
         let taps = weights.into_iter().filter(|(index, _)| kept(*index));
         ResizeTaps::Weighted(taps.map(|(index, weight)| (clamped(index), normalized(weight))).collect())
+    }
+
+    /// The input position that mode `nearest` takes for an output position, or none outside; the axis must not be empty.
+    pub(crate) fn chosen(&self, rule: &ResizeRule, position: usize) -> Option<usize> {
+        let index = self.nearest(rule.nearest, self.inside(rule, position)?);
+        Some(usize::try_from(index).unwrap_or(0).min(self.input.saturating_sub(1)))
+    }
+
+    /// The coordinate of an output position, or none where that is outside of what is read.
+    fn inside(&self, rule: &ResizeRule, position: usize) -> Option<f64> {
+        let x = self.coordinate(rule, position);
+        let inside = (0.0..=self.input.saturating_sub(1) as f32).contains(&x);
+        // Wide enough for every extent, narrow enough for index arithmetic.
+        let is_read = rule.coordinates != ResizeCoordinates::TfCropAndResize || inside;
+        is_read.then(|| f64::from(x).clamp(-1e15, 1e15))
     }
 
     fn nearest(&self, mode: ResizeNearest, x: f64) -> i64 {
@@ -256,6 +266,12 @@ mod tests {
         assert_eq!(chosen(ResizeNearest::Floor), 1);
         assert_eq!(chosen(ResizeNearest::Ceil), 2);
         assert_eq!(chosen(ResizeNearest::FloorCeilDown), 1);
+        let pixels = ResizeCoordinates::TfHalfPixelForNn;
+        let next = ResizeRule { coordinates: pixels, nearest: ResizeNearest::Ceil, ..asymmetric };
+        assert_eq!([0, 3].map(|position| axis(4, 4).chosen(&next, position)), [Some(1), Some(3)], "of the same extent");
+        let cropped = ResizeRule { coordinates: ResizeCoordinates::TfCropAndResize, ..asymmetric };
+        let beyond = ResizeAxis { region: (0.0, 2.0), ..axis(3, 5) };
+        assert_eq!([0, 2, 3].map(|position| beyond.chosen(&cropped, position)), [Some(0), Some(2), None]);
         let down = taps(&axis(5, 3), &ResizeRule { nearest: ResizeNearest::FloorCeilDown, ..asymmetric }, 1);
         assert_eq!(down[0].0, 2);
     }

@@ -84,14 +84,10 @@ fn chosen(
     shape: &[usize],
     context: &mut Context<'_>,
 ) -> Result<Tensor, KernelError> {
-    let position = |axis: &ResizeAxis, output: usize| match operator.taps(axis, output) {
-        ResizeTaps::Weighted(taps) => taps.first().map_or(0, |&(position, _)| position),
-        ResizeTaps::Outside => 0,
-    };
     let positions = |axis: &ResizeAxis| {
         let mut positions = Vec::new();
         positions.try_reserve_exact(axis.output).ok()?;
-        positions.extend((0..axis.output).map(|output| position(axis, output)));
+        positions.extend((0..axis.output).map(|output| operator.chosen(axis, output)));
         Some(positions)
     };
     let no_memory = || TensorError::Memory { dtype: x.dtype(), shape: shape.to_vec() };
