@@ -14,7 +14,7 @@ use crate::{
         ConvolutionEpilogue, ConvolutionShape,
         winograd::{
             Block, INPUT_COST, INPUTS, MOST_CHANNELS, MOST_INPUTS, OUTPUT_COST, OUTPUTS, POINTS, Plan, Transformed,
-            WEIGHT_COST, ask_next, input_points, outputs, transform_weights,
+            WEIGHT_COST, ask_next, input_points, outputs, store_points, transform_weights,
         },
     },
     product::{PANEL_OUTPUTS, PanelElements, PanelPiece, Weight},
@@ -266,17 +266,7 @@ fn transform_pair<S: Simd>(
         }
         half[row] = input_points(simd, inputs);
     }
-    for column in 0..INPUTS {
-        let mut inputs = [simd.splat(0.0); INPUTS];
-        for row in 0..INPUTS {
-            inputs[row] = half[row][column];
-        }
-        let points = input_points(simd, inputs);
-        for row in 0..INPUTS {
-            let to = &mut data[(row * INPUTS + column) * point_inputs..];
-            simd.store(points[row], &mut to.as_chunks_mut().0[0]);
-        }
-    }
+    store_points(simd, half, data, point_inputs);
 }
 
 /// The inputs of a row of a tile, zeros in the padding.

@@ -157,6 +157,27 @@ pub(super) fn input_points<S: Simd>(simd: S, d: [S::Vector; INPUTS]) -> [S::Vect
     ]
 }
 
+/// Tiles whose rows are at their points, `[6 rows][6 points]`, to all 36 of them, each `point_inputs` values behind the one before.
+#[inline(always)]
+pub(super) fn store_points<S: Simd>(
+    simd: S,
+    rows: [[S::Vector; INPUTS]; INPUTS],
+    data: &mut [f32],
+    point_inputs: usize,
+) {
+    for column in 0..INPUTS {
+        let mut inputs = [simd.splat(0.0); INPUTS];
+        for row in 0..INPUTS {
+            inputs[row] = rows[row][column];
+        }
+        let points = input_points(simd, inputs);
+        for row in 0..INPUTS {
+            let to = &mut data[(row * INPUTS + column) * point_inputs..];
+            simd.store(points[row], &mut to.as_chunks_mut().0[0]);
+        }
+    }
+}
+
 /// Four outputs from the sums at six points.
 #[inline(always)]
 pub(super) fn outputs<S: Simd>(simd: S, m: [S::Vector; INPUTS]) -> [S::Vector; OUTPUTS] {

@@ -5,7 +5,7 @@ use half::{bf16, f16};
 
 use super::{
     Block, INPUT_COST, INPUTS, MOST_CHANNELS, MOST_INPUTS, OUTPUT_COST, OUTPUTS, POINTS, Plan, Transformed,
-    WEIGHT_COST, ask_next, input_points, outputs, transform_weights,
+    WEIGHT_COST, ask_next, input_points, outputs, store_points, transform_weights,
 };
 use crate::{
     convolution::{
@@ -216,14 +216,5 @@ fn transform_tiles<S: Simd>(simd: S, quarters: &[f32], quarter: usize, data: &mu
         }
         half[row] = input_points(simd, inputs);
     }
-    for column in 0..INPUTS {
-        let mut inputs = [simd.splat(0.0); INPUTS];
-        for row in 0..INPUTS {
-            inputs[row] = half[row][column];
-        }
-        let points = input_points(simd, inputs);
-        for row in 0..INPUTS {
-            simd.store_partial(points[row], &mut data[(row * INPUTS + column) * point_inputs..][..LANES]);
-        }
-    }
+    store_points(simd, half, data, point_inputs);
 }
