@@ -1,6 +1,10 @@
 //! Channels of their own in blocks: each output of a block is a vector of its 8 channels, which windows side by side fill.
 
-use super::{BlockedPlan, CHANNEL_BLOCK, plane};
+use super::{
+    BlockedPlan, CHANNEL_BLOCK,
+    depthwise_down::{DownRows, MOST_CACHED, goes_down},
+    plane,
+};
 use crate::{
     bands::{Band, Planes},
     convolution::ConvolutionEpilogue,
@@ -21,12 +25,9 @@ const fn most_pairs<S: Simd>() -> usize {
     if S::TILE_VECTORS == 3 { 8 } else { 4 }
 }
 
-/// Values of a block up to which rows of outputs read copies of them with the padding: about as many as the first-level cache holds.
-const MOST_COPIED: usize = 1 << 13;
-
 /// Windows of a block from which on rows are given to different threads: below, those that both see are copied, for as long as the
 /// windows take.
-const FEWEST_OF_BANDS: usize = MOST_COPIED / CHANNEL_BLOCK;
+const FEWEST_OF_BANDS: usize = MOST_CACHED / CHANNEL_BLOCK;
 
 /// Positions that rows with their padding may be longer than twice as long as those without.
 const SHORT_REACH: usize = 8;
@@ -51,7 +52,12 @@ pub(super) fn depthwise(
     assert_eq!(weight.len(), shape.groups * taps, "weights of {shape:?}");
     let columns = plan.axes().last().copied().unwrap_or(WindowAxis::POINT);
     let seen = plan.seen_rows();
-    let common = Common { seen: &seen, columns, inputs: plane(shape) * CHANNEL_BLOCK, x, weight, taps, epilogue };
+    let rows = match plan.axes() {
+        [rows, _] => Some(*rows),
+        _ => None,
+    };
+    let inputs = plane(shape) * CHANNEL_BLOCK;
+    let common = Common { seen: &seen, rows, columns, inputs, x, weight, taps, epilogue };
     let blocks = shape.groups / CHANNEL_BLOCK;
     let planes = Planes {
         images: shape.batch,
@@ -69,6 +75,8 @@ pub(super) fn depthwise(
 /// Everything that tasks have in common.
 struct Common<'a> {
     seen: &'a SeenRows,
+    /// Where windows have two axes.
+    rows: Option<WindowAxis>,
     columns: WindowAxis,
     /// Values of a block of inputs.
     inputs: usize,
@@ -165,24 +173,31 @@ impl Common<'_> {
         let row_length = columns.output * CHANNEL_BLOCK;
         let bias = self.epilogue.bias.map(|bias| &bias[channel..][..CHANNEL_BLOCK]);
         let bias = bias.and_then(|bias| bias.first_chunk()).unwrap_or(&ZEROS);
-        for row in 0..out.len() / row_length.max(1) {
-            let addend = self.epilogue.addend.map(|addend| &addend[place + row * row_length..][..row_length]);
-            let row = Row {
-                columns,
-                x: x.as_chunks().0,
-                seen: self.seen.of(first_row + row),
-                weights,
-                bias: simd.load_halves(bias, bias),
-                addend: addend.map(|addend| addend.as_chunks().0),
-                clamp: self.epilogue.clamp,
-                out: out[row * row_length..][..row_length].as_chunks_mut().0,
-            };
-            match (columns.kernel, columns.dilation, columns.stride) {
-                (3, 1, 1) => row.run::<3, 1>(simd),
-                (3, 1, 2) => row.run::<3, 2>(simd),
-                (5, 1, 1) => row.run::<5, 1>(simd),
-                (5, 1, 2) => row.run::<5, 2>(simd),
-                _ => row.run::<0, 0>(simd),
+        let rows = out.len() / row_length.max(1);
+        let addend = self.epilogue.addend.map(|addend| addend[place..][..out.len()].as_chunks().0);
+        let (x, bias, clamp) = (x.as_chunks().0, simd.load_halves(bias, bias), self.epilogue.clamp);
+        let outputs = out.as_chunks_mut().0;
+        let mut down = None;
+        if let Some(axis) = self.rows.filter(|rows| goes_down::<S>([*rows, columns])) {
+            let rows = first_row..first_row + rows;
+            down = Some(DownRows { axes: [axis, columns], x, weights, bias, addend, clamp, rows }.run(simd, outputs));
+        }
+        // Nothing is left of rows without padding.
+        let is_done = down.as_ref().is_some_and(|down| down.start == 0 && down.end >= columns.output);
+        let rows = if is_done { 0 } else { rows };
+        for row in 0..rows {
+            let place = row * columns.output;
+            let seen = self.seen.of(first_row + row);
+            let addend = addend.map(|addend| &addend[place..]);
+            let out = &mut outputs[place..][..columns.output];
+            let row = Row { columns, x, seen, weights, bias, addend, clamp, out };
+            match (&down, columns.kernel, columns.dilation, columns.stride) {
+                (Some(down), ..) => row.run_outside(simd, down.clone()),
+                (None, 3, 1, 1) => row.run::<3, 1>(simd),
+                (None, 3, 1, 2) => row.run::<3, 2>(simd),
+                (None, 5, 1, 1) => row.run::<5, 1>(simd),
+                (None, 5, 1, 2) => row.run::<5, 2>(simd),
+                (None, ..) => row.run::<0, 0>(simd),
             }
         }
         if let Some(change) = self.epilogue.change {
@@ -194,7 +209,7 @@ impl Common<'_> {
     /// odd; of small blocks only.
     fn copied_columns(&self) -> Option<WindowAxis> {
         let WindowAxis { input, output, kernel, stride, dilation, .. } = self.columns;
-        if input == 0 || output == 0 || kernel <= 1 || self.inputs > MOST_COPIED {
+        if input == 0 || output == 0 || kernel <= 1 || self.inputs > MOST_CACHED {
             return None;
         }
         let reach = (output.next_multiple_of(PAIR) - 1) * stride + (kernel - 1) * dilation + 1;
@@ -210,12 +225,17 @@ impl Common<'_> {
     fn copy_rows<S: Simd>(&self, simd: S, x: &[f32], rows: Range<usize>, padded: &mut [f32], line: usize) {
         let row = self.columns.input * CHANNEL_BLOCK;
         let begin = (self.columns.pad_begin * CHANNEL_BLOCK).min(line);
+        let count = row.min(line - begin);
         let from = &x[rows.start * row..rows.end * row];
         for (line, from) in padded[rows.start * line..].chunks_exact_mut(line).zip(from.chunks_exact(row)) {
-            let inside = &mut line[begin..];
-            let count = row.min(inside.len());
-            for (inside, from) in inside[..count].chunks_mut(LANES).zip(from[..count].chunks(LANES)) {
-                simd.store_partial(simd.load_partial(from), inside);
+            let (inside, rest) = line[begin..][..count].as_chunks_mut();
+            let (from, from_rest) = from[..count].as_chunks();
+            for (inside, from) in inside.iter_mut().zip(from) {
+                simd.store(simd.load(from), inside);
+            }
+            // A position is left of an odd number.
+            for (rest, from) in rest.as_chunks_mut::<CHANNEL_BLOCK>().0.iter_mut().zip(from_rest.as_chunks().0) {
+                *rest = *from;
             }
         }
     }
@@ -237,6 +257,7 @@ struct Row<'a, 'o, S: Simd> {
     weights: &'a [[f32; CHANNEL_BLOCK]],
     /// Of the channels, twice.
     bias: S::Vector,
+    /// From the row on.
     addend: Option<&'a [[f32; CHANNEL_BLOCK]]>,
     clamp: Option<(f32, f32)>,
     out: &'o mut [[f32; CHANNEL_BLOCK]],
@@ -266,6 +287,14 @@ impl<S: Simd> Row<'_, '_, S> {
         }
     }
 
+    /// All windows but some.
+    #[inline(always)]
+    fn run_outside(mut self, simd: S, inside: Range<usize>) {
+        for column in (0..inside.start).chain(inside.end..self.columns.output) {
+            self.at_border(simd, column);
+        }
+    }
+
     /// Some pairs of windows side by side; gives how many windows.
     #[inline(always)]
     fn pairs<const KERNEL: usize, const STRIDE: usize, const COUNT: usize>(&mut self, simd: S, column: usize) -> usize {
@@ -289,7 +318,7 @@ impl<S: Simd> Row<'_, '_, S> {
             }
         }
         for pair in 0..COUNT {
-            self.finish(simd, column + pair * PAIR, sums[pair]);
+            self.finish(simd, column + pair * PAIR, PAIR, sums[pair]);
         }
         COUNT * PAIR
     }
@@ -308,22 +337,21 @@ impl<S: Simd> Row<'_, '_, S> {
                 sums = simd.fused(simd.load_halves(weight, &ZEROS), simd.load_halves(value, &ZEROS), sums);
             }
         }
-        self.finish(simd, column, sums);
+        self.finish(simd, column, 1, sums);
         1
     }
 
-    /// Sums become the outputs of a window and, where it is there, of the next one.
+    /// Sums become the outputs of some windows of a vector, as far as they are there.
     #[inline(always)]
-    fn finish(&mut self, simd: S, column: usize, sums: S::Vector) {
+    fn finish(&mut self, simd: S, column: usize, count: usize, sums: S::Vector) {
         let mut value = simd.add(sums, self.bias);
         if let Some(addend) = self.addend {
             value = simd.add(value, simd.load_halves(&addend[column], addend.get(column + 1).unwrap_or(&ZEROS)));
         }
         let value = clamped(simd, self.clamp, value);
-        match &mut self.out[column..] {
-            [low, high, ..] => simd.store_halves(value, low, high),
-            [low] => simd.store_halves(value, low, &mut [0.0; CHANNEL_BLOCK]),
-            [] => {}
+        let mut out = self.out[column..].iter_mut().take(count);
+        if let Some(low) = out.next() {
+            simd.store_halves(value, low, out.next().unwrap_or(&mut [0.0; CHANNEL_BLOCK]));
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! What a window reads is 8 channels side by side at each of its taps, wherever it lies: nothing is copied, and positions need not
 //! fill vectors. A register tile multiplies some windows, whose inputs are broadcast, by a panel of 16 output channels (`tile`, `dense`);
-//! channels of their own are multiplied 8 at a time (`depthwise`), and many windows of 3 × 3 taps with fewer multiplications
+//! channels of their own are multiplied 8 at a time (`depthwise`, `depthwise_down`), and many windows of 3 × 3 taps with fewer multiplications
 //! (`winograd`). Of inputs that come in the order of ONNX, such as the three channels of an image, windows read positions side by
 //! side, in copies of rows where there is padding (`planes`).
 //!
@@ -13,6 +13,7 @@
 
 mod dense;
 mod depthwise;
+mod depthwise_down;
 mod panel_tiles;
 mod plan;
 mod planes;

@@ -78,6 +78,34 @@ impl Case {
             assert_close(instructions.name(), &out, &self.expected);
         }
     }
+
+    /// Bias, addend, limits and a change follow sums.
+    fn has_epilogue(&self) {
+        let convolution = &self.shape;
+        let bias = numbers(8, convolution.groups * convolution.group_outputs);
+        let addend = numbers(9, self.expected.len());
+        let positions = window::outputs(&convolution.axes).max(1);
+        let double = |place: usize, values: &mut [f32]| {
+            for (index, value) in values.iter_mut().enumerate() {
+                *value = *value * 2.0 + ((place + index) % 5) as f32;
+            }
+        };
+        let epilogue = ConvolutionEpilogue {
+            bias: Some(&bias),
+            addend: Some(&addend),
+            clamp: Some((-0.5, 1.0)),
+            change: Some(Change(&double)),
+        };
+        for instructions in Instructions::available() {
+            let plain = self.plain(instructions, ConvolutionEpilogue::default());
+            let out = self.plain(instructions, epilogue);
+            for (index, (out, plain)) in out.iter().zip(&plain).enumerate() {
+                let channel = index / (positions * CHANNEL_BLOCK) * CHANNEL_BLOCK + index % CHANNEL_BLOCK;
+                let value = (plain + bias[channel % bias.len()] + addend[index]).clamp(-0.5, 1.0);
+                assert_eq!(*out, value * 2.0 + (index % 5) as f32, "{} at {index}", instructions.name());
+            }
+        }
+    }
 }
 
 /// A convolution of blocks, or of channels of their own.
@@ -106,6 +134,26 @@ fn shapes_of_planes() -> impl Strategy<Value = ConvolutionShape> {
     })
 }
 
+/// Windows of 3 × 3 or 5 × 5 taps of channels of their own, of images that the first-level cache holds and of larger ones.
+fn shapes_that_go_down() -> impl Strategy<Value = ConvolutionShape> {
+    let axis = |kernel: usize, stride: usize| {
+        (0_usize..48, 0..=kernel, 0..=kernel).prop_map(move |(input, pad_begin, pad_end)| {
+            let reach = input + pad_begin + pad_end;
+            let output = reach.checked_sub(kernel).map_or(0, |last| last / stride + 1);
+            WindowAxis { input, output, kernel, stride, dilation: 1, pad_begin, pad_end }
+        })
+    };
+    (prop_oneof![Just(3_usize), Just(5)], 1_usize..3, 1_usize..3)
+        .prop_flat_map(move |(kernel, stride, batch)| (Just(batch), axis(kernel, stride), axis(kernel, stride)))
+        .prop_map(|(batch, rows, columns)| ConvolutionShape {
+            batch,
+            groups: 2 * CHANNEL_BLOCK,
+            group_inputs: 1,
+            group_outputs: 1,
+            axes: vec![rows, columns],
+        })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
@@ -121,27 +169,14 @@ proptest! {
 
     #[test]
     fn epilogue_follows(shape in shapes()) {
+        Case::new(shape).has_epilogue();
+    }
+
+    #[test]
+    fn windows_of_own_channels_go_down_the_rows(shape in shapes_that_go_down()) {
         let case = Case::new(shape);
-        let convolution = &case.shape;
-        let bias = numbers(8, convolution.groups * convolution.group_outputs);
-        let addend = numbers(9, case.expected.len());
-        let positions = window::outputs(&convolution.axes).max(1);
-        let double = |place: usize, values: &mut [f32]| {
-            for (index, value) in values.iter_mut().enumerate() {
-                *value = *value * 2.0 + ((place + index) % 5) as f32;
-            }
-        };
-        let epilogue =
-            ConvolutionEpilogue { bias: Some(&bias), addend: Some(&addend), clamp: Some((-0.5, 1.0)), change: Some(Change(&double)) };
-        for instructions in Instructions::available() {
-            let plain = case.plain(instructions, ConvolutionEpilogue::default());
-            let out = case.plain(instructions, epilogue);
-            for (index, (out, plain)) in out.iter().zip(&plain).enumerate() {
-                let channel = index / (positions * CHANNEL_BLOCK) * CHANNEL_BLOCK + index % CHANNEL_BLOCK;
-                let value = (plain + bias[channel % bias.len()] + addend[index]).clamp(-0.5, 1.0);
-                prop_assert_eq!(*out, value * 2.0 + (index % 5) as f32);
-            }
-        }
+        case.agrees();
+        case.has_epilogue();
     }
 }
 
@@ -159,6 +194,27 @@ fn threads_do_not_change_bits() {
         for instructions in Instructions::available() {
             let run = |threads| with_threads(threads, || case.plain(instructions, ConvolutionEpilogue::default()));
             assert_eq!(run(1), run(3), "{}", instructions.name());
+        }
+    }
+}
+
+/// Bands of rows of channels of their own: of images that are copied with their padding, as far as a band sees them, and of others.
+#[test]
+fn threads_do_not_change_bits_of_own_channels() {
+    for (kernel, stride) in [(3, 1), (3, 2), (5, 1), (5, 2)] {
+        for (extents, pad) in [([30, 30], kernel), ([30, 31], 0), ([48, 47], kernel / 2), ([90, 91], 1)] {
+            let axes = extents.map(|input| {
+                let output = (input + 2 * pad - kernel) / stride + 1;
+                WindowAxis { input, output, kernel, stride, dilation: 1, pad_begin: pad, pad_end: pad }
+            });
+            let shape =
+                ConvolutionShape { batch: 1, groups: 64, group_inputs: 1, group_outputs: 1, axes: axes.to_vec() };
+            let case = Case::new(shape);
+            case.agrees();
+            for instructions in Instructions::available() {
+                let run = |threads| with_threads(threads, || case.plain(instructions, ConvolutionEpilogue::default()));
+                assert_eq!(run(1), run(3), "{} by {stride} of {extents:?}, {}", kernel, instructions.name());
+            }
         }
     }
 }
@@ -312,6 +368,22 @@ fn transformed_tiles_agree(rows: usize, columns: usize, inputs: usize) {
             assert!(error <= 1e-4 * size + 1e-5, "{} at {index}: {out}, not {expected}", instructions.name());
         }
     }
+}
+
+#[test]
+fn windows_of_padding_alone_are_exactly_zero() {
+    let rows = WindowAxis { input: 14, output: 16, kernel: 3, stride: 1, dilation: 1, pad_begin: 2, pad_end: 2 };
+    let columns = WindowAxis { input: 1, output: 4, pad_begin: 4, pad_end: 1, ..rows };
+    let shape = |columns| ConvolutionShape {
+        batch: 1,
+        groups: 1,
+        group_inputs: 24,
+        group_outputs: 24,
+        axes: vec![rows, columns],
+    };
+    let seeing = WindowAxis { input: 2, pad_begin: 2, pad_end: 2, ..columns };
+    assert!(winograd::fits(&shape(seeing)) && !winograd::fits(&shape(columns)));
+    Case::new(shape(columns)).agrees();
 }
 
 #[test]

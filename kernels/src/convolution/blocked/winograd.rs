@@ -14,14 +14,13 @@ use crate::{
         ConvolutionEpilogue, ConvolutionShape,
         winograd::{
             Block, INPUT_COST, INPUTS, MOST_CHANNELS, MOST_INPUTS, OUTPUT_COST, OUTPUTS, POINTS, Plan, Transformed,
-            WEIGHT_COST, ask_next, input_points, outputs, store_points, transform_weights,
+            WEIGHT_COST, ask_next, input_points, is_plain, outputs, store_points, transform_weights,
         },
     },
     product::{PANEL_OUTPUTS, PanelElements, PanelPiece, Weight},
     scratch::scratch,
     simd::{Instructions, LANES, Layout, LinePlaces, Lines, Routine, Simd, Within},
     threads,
-    window::WindowAxis,
 };
 
 /// Tiles of a block: the sums of a panel stay in the second-level cache.
@@ -39,10 +38,9 @@ const MOST_CHANNELS_OF_TWO: usize = 256;
 /// Whether a convolution of these windows is faster so. It depends on nothing else, as results have other bits.
 pub(super) fn fits(convolution: &ConvolutionShape) -> bool {
     let [rows, columns] = convolution.axes.as_slice() else { return false };
-    let plain = |axis: &WindowAxis| axis.kernel == 3 && axis.stride == 1 && axis.dilation == 1 && axis.output > 0;
     let inputs = convolution.group_inputs;
     let is_empty = inputs == 0 || plane(convolution) == 0;
-    if convolution.groups != 1 || is_empty || !(plain(rows) && plain(columns)) {
+    if convolution.groups != 1 || is_empty || !(is_plain(rows) && is_plain(columns)) {
         return false;
     }
     let panels = convolution.group_outputs.div_ceil(PANEL_OUTPUTS);

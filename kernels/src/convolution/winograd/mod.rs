@@ -21,6 +21,7 @@ use crate::{
     scratch::scratch,
     simd::{Instructions, LANES, Routine, Simd},
     team, threads,
+    window::WindowAxis,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -50,6 +51,12 @@ const LARGEST: f32 = (1u128 << 40) as f32;
 pub(super) const WEIGHT_COST: usize = 160;
 pub(super) const INPUT_COST: usize = 230;
 pub(super) const OUTPUT_COST: usize = 200;
+
+/// Whether windows along an axis can be tiles. None sees padding alone: what is 0 otherwise would be a rounding error of its tile.
+pub(super) fn is_plain(axis: &WindowAxis) -> bool {
+    let sees_inputs = axis.pad_begin < axis.kernel && axis.pad_end < axis.kernel;
+    (axis.kernel, axis.stride, axis.dilation) == (3, 1, 1) && axis.output > 0 && sees_inputs
+}
 
 /// Whether all inputs are so small that a tile stays finite.
 pub(super) fn are_small(instructions: Instructions, x: &[f32]) -> bool {

@@ -5,7 +5,7 @@ use half::{bf16, f16};
 
 use super::{
     Block, INPUT_COST, INPUTS, MOST_CHANNELS, MOST_INPUTS, OUTPUT_COST, OUTPUTS, POINTS, Plan, Transformed,
-    WEIGHT_COST, ask_next, input_points, outputs, store_points, transform_weights,
+    WEIGHT_COST, ask_next, input_points, is_plain, outputs, store_points, transform_weights,
 };
 use crate::{
     convolution::{
@@ -18,7 +18,6 @@ use crate::{
     scratch::scratch,
     simd::{Instructions, LANES, Places, Routine, Simd},
     threads,
-    window::WindowAxis,
 };
 
 /// Tiles of a block: the sums of a panel stay in the second-level cache.
@@ -27,8 +26,7 @@ const MOST_TILES: usize = 96;
 /// Whether a convolution of these windows is faster so. It depends on nothing else, as results have other bits.
 pub(in crate::convolution) fn fits(shape: &ConvolutionShape) -> bool {
     let [rows, columns] = shape.axes.as_slice() else { return false };
-    let plain = |axis: &WindowAxis| axis.kernel == 3 && axis.stride == 1 && axis.dilation == 1 && axis.output > 0;
-    if shape.groups != 1 || shape.group_inputs == 0 || !(plain(rows) && plain(columns)) {
+    if shape.groups != 1 || shape.group_inputs == 0 || !(is_plain(rows) && is_plain(columns)) {
         return false;
     }
     let panels = shape.group_outputs.div_ceil(PANEL_OUTPUTS);
