@@ -160,7 +160,7 @@ mod tests {
     /// The kernel and the reference give the same, but for rounding.
     fn compare<K: Kernel>(operator: &K, inputs: &[Option<Value>]) {
         let operands = inputs.iter().map(|input| input.clone().map_or(Operand::Absent, Operand::Value)).collect();
-        let (mut blocks, mut memory) = (NoBlocks, Heap);
+        let (mut blocks, mut memory) = (NoBlocks, Heap::default());
         let mut context =
             Context { blocks: &mut blocks, memory: &mut memory, random_state: 0, skipped: Default::default() };
         let found = operator.run(operands, &mut context).expect("a result");

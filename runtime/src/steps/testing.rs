@@ -10,8 +10,11 @@ use ipuc_formats::tensor::{Storage, Tensor};
 use ipuc_formats::value::Value;
 use ipuc_kernels::testing::{numbers, with_threads};
 
-/// Results on the heap, full of what no kernel would write.
-pub struct Heap;
+/// Results on the heap, full of what no kernel would write, of a step that keeps what it has prepared.
+#[derive(Default)]
+pub struct Heap {
+    prepared: Prepared,
+}
 
 impl Allocate for Heap {
     fn allocate(&mut self, _result: usize, dtype: DType, shape: &[usize]) -> Result<Tensor, KernelError> {
@@ -33,7 +36,7 @@ impl Allocate for Heap {
     }
 
     fn prepared(&self) -> Option<&Prepared> {
-        None
+        Some(&self.prepared)
     }
 }
 
@@ -62,7 +65,8 @@ pub fn run(kernel: &(dyn Kernel + Sync), inputs: &[Option<Tensor>]) -> Vec<Tenso
 /// Results of the kernel.
 pub fn run_operands(kernel: &(dyn Kernel + Sync), operands: Vec<Operand>) -> Vec<Tensor> {
     let mut blocks = NoBlocks;
-    let mut context = Context { blocks: &mut blocks, memory: &mut Heap, random_state: 0, skipped: Default::default() };
+    let mut context =
+        Context { blocks: &mut blocks, memory: &mut Heap::default(), random_state: 0, skipped: Default::default() };
     let results = kernel.run(operands, &mut context).expect("operands that fit");
     results.into_iter().map(|result| result.as_tensor().cloned().expect("a tensor")).collect()
 }

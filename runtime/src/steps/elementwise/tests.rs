@@ -58,7 +58,8 @@ fn reference(operator: &dyn Operator, inputs: &[Option<Tensor>]) -> Option<Vec<T
 
 fn run(kernel: &dyn Kernel, inputs: Vec<Option<Tensor>>) -> Option<Vec<Tensor>> {
     let mut blocks = NoBlocks;
-    let mut context = Context { blocks: &mut blocks, memory: &mut Heap, random_state: 0, skipped: Default::default() };
+    let mut context =
+        Context { blocks: &mut blocks, memory: &mut Heap::default(), random_state: 0, skipped: Default::default() };
     let operands = inputs.into_iter().map(|input| input.map_or(Operand::Absent, |input| Operand::Value(input.into())));
     let results = kernel.run(operands.collect(), &mut context).ok()?;
     Some(results.into_iter().map(|result| result.as_tensor().cloned().expect("a tensor")).collect())

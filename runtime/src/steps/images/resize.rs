@@ -31,11 +31,15 @@ impl Kernel for Resize {
             chosen(self, &x, &axes, &shape, context)?
         } else {
             let values = widened(&x)?;
+            let no_memory = || TensorError::Memory { dtype: x.dtype(), shape: shape.clone() };
+            let bits: Vec<usize> = scales.iter().map(|scale| scale.to_bits() as usize).collect();
+            // Extents have been checked.
+            let extents: Vec<usize> = sizes.iter().map(|&size| size as usize).collect();
+            let taps = context.prepared(&[x.shape(), &bits, &extents], || {
+                axes.iter().map(|axis| taps(self, axis)).collect::<Option<Vec<_>>>().ok_or_else(no_memory)
+            })?;
             produce(context, x.dtype(), &shape, |out| {
-                let taps: Option<Vec<_>> = axes.iter().map(|axis| taps(self, axis)).collect();
-                let resampled = taps.and_then(|taps| resample(&values, x.shape(), &taps, out));
-                let no_memory = || TensorError::Memory { dtype: x.dtype(), shape: shape.clone() };
-                Ok(resampled.ok_or_else(no_memory)?)
+                Ok(resample(&values, x.shape(), &taps, out).ok_or_else(no_memory)?)
             })?
         };
         Ok(vec![result.into()])
@@ -107,4 +111,40 @@ fn chosen(
 
 fn move_elements<T: Pod + Send + Sync>(x: &Tensor, chosen: &[Vec<usize>], result: &mut Tensor) -> Option<()> {
     choose::<T>(bytemuck::cast_slice(x.bytes()), x.shape(), chosen, bytemuck::cast_slice_mut(result.bytes_mut()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::steps::testing::{Heap, agree};
+    use ipuc_formats::ops::{NoBlocks, Operator, ReferenceContext, ResizeNearest, ResizePolicy};
+
+    #[test]
+    fn taps_of_another_scale_are_not_those_of_the_run_before() {
+        let resize = Resize {
+            mode: ResizeMode::Linear,
+            coordinates: ResizeCoordinates::HalfPixel,
+            nearest: ResizeNearest::Floor,
+            cubic_coefficient: -0.75,
+            exclude_outside: false,
+            extrapolation: 0.0,
+            antialias: false,
+            axes: Vec::new(),
+            policy: ResizePolicy::Stretch,
+        };
+        let x = Tensor::from_elements(&[3], &[1.0f32, 2.0, 4.0]).unwrap();
+        let (mut blocks, mut memory) = (NoBlocks, Heap::default());
+        // Each gives six elements.
+        for scale in [2.0f32, 2.2, 2.0] {
+            let scales = Tensor::from_elements(&[1], &[scale]).unwrap();
+            let inputs = [Some(Value::from(x.clone())), None, Some(scales.into())];
+            let expected = resize.reference(&inputs, &mut ReferenceContext::new(&mut NoBlocks)).unwrap();
+            let operands = inputs.into_iter().map(|input| input.map_or(Operand::Absent, Operand::Value)).collect();
+            let mut context =
+                Context { blocks: &mut blocks, memory: &mut memory, random_state: 0, skipped: Default::default() };
+            let results = resize.run(operands, &mut context).unwrap();
+            let found: Vec<Tensor> = results.iter().map(|result| result.as_tensor().unwrap().clone()).collect();
+            agree(&resize, &found, &expected, 1e-6);
+        }
+    }
 }

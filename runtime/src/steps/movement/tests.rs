@@ -63,7 +63,8 @@ fn owned(tensor: &Tensor) -> Tensor {
 
 fn run(kernel: &dyn Kernel, inputs: impl Iterator<Item = Option<Tensor>>) -> Result<Vec<Value>, String> {
     let mut blocks = NoBlocks;
-    let mut context = Context { blocks: &mut blocks, memory: &mut Heap, random_state: 0, skipped: Default::default() };
+    let mut context =
+        Context { blocks: &mut blocks, memory: &mut Heap::default(), random_state: 0, skipped: Default::default() };
     let operands = inputs.map(|input| input.map_or(Operand::Absent, |input| Operand::Value(input.into())));
     kernel.run(operands.collect(), &mut context).map_err(|error| error.to_string())
 }

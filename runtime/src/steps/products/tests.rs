@@ -150,7 +150,8 @@ fn run(op: &Op, operands: Vec<Operand>) -> Tensor {
 
 fn attempt(op: &Op, operands: Vec<Operand>) -> Result<Tensor, KernelError> {
     let mut blocks = NoBlocks;
-    let mut context = Context { blocks: &mut blocks, memory: &mut Heap, random_state: 0, skipped: Default::default() };
+    let mut context =
+        Context { blocks: &mut blocks, memory: &mut Heap::default(), random_state: 0, skipped: Default::default() };
     let results = kernel(op).run(operands, &mut context)?;
     Ok(results[0].as_tensor().cloned().unwrap())
 }

@@ -16,7 +16,7 @@ fn run(
     shape: &[usize],
     inputs: &[Option<Value>],
 ) -> Result<Vec<Tensor>, KernelError> {
-    let (mut blocks, mut memory) = (NoBlocks, Heap);
+    let (mut blocks, mut memory) = (NoBlocks, Heap::default());
     let mut context =
         Context { blocks: &mut blocks, memory: &mut memory, random_state: 0, skipped: Default::default() };
     apply(program, accumulators, shape, inputs, &mut context)
