@@ -7,7 +7,7 @@ use super::PANEL_OUTPUTS;
 /// The outputs of tasks, which are in order of outputs: of all parts for the first rows, then of all for the next. They are freed by
 /// the thread that made them: two that free each other's memory wait for each other.
 pub struct Shares<'a, T> {
-    /// Row by row of each task.
+    /// Task by task, row by row.
     outputs: Vec<&'a mut [T]>,
     /// Rows of a task, and parts.
     rows: usize,
@@ -15,7 +15,8 @@ pub struct Shares<'a, T> {
 }
 
 impl<'a, T> Shares<'a, T> {
-    /// Of parts, which are ranges of each row in order, `rows_each` rows at a time. A range may reach behind the end of a row.
+    /// Of parts, which are ranges of each row in order, `rows_each` rows at a time. Rows are of one length, behind whose end a range may
+    /// reach.
     ///
     /// # Panics
     /// If parts are not in order, or one begins behind the end of a row.
@@ -24,38 +25,31 @@ impl<'a, T> Shares<'a, T> {
         parts: impl ExactSizeIterator<Item = Range<usize>> + Clone,
         rows: impl Iterator<Item = &'a mut [T]>,
     ) -> Self {
-        let mut by_row: Vec<&'a mut [T]> = Vec::new();
-        let count = parts.len();
-        for mut outputs in rows {
+        let (count, rows_each) = (parts.len(), rows_each.max(1));
+        let mut outputs: Vec<&'a mut [T]> = Vec::new();
+        // So that nothing moves while they are listed.
+        let _ = outputs.try_reserve(rows.size_hint().0.saturating_mul(count));
+        let mut rows = rows.peekable();
+        // Each row behind the parts before: of as many rows as a task has.
+        let mut rests: Vec<&'a mut [T]> = Vec::new();
+        while rows.peek().is_some() {
+            rests.clear();
+            rests.extend(rows.by_ref().take(rows_each));
             let mut place = 0;
             for part in parts.clone() {
-                let (_, rest) = outputs.split_at_mut(part.start - place);
-                let (own, rest) = rest.split_at_mut(part.len().min(rest.len()));
-                place = part.start + own.len();
-                by_row.push(own);
-                outputs = rest;
+                let mut length = 0;
+                for rest in &mut rests {
+                    let (_, behind) = std::mem::take(rest).split_at_mut(part.start - place);
+                    let (own, behind) = behind.split_at_mut(part.len().min(behind.len()));
+                    length = own.len();
+                    outputs.push(own);
+                    *rest = behind;
+                }
+                place = part.start + length;
             }
         }
-        let rows = by_row.len().checked_div(count).map_or(0, |rows| rows.min(rows_each));
-        let mut shares = Self { outputs: by_row, rows, parts: count };
-        if rows > 1 {
-            shares.by_part();
-        }
-        shares
-    }
-
-    /// Puts the rows of each part of a task side by side.
-    fn by_part(&mut self) {
-        let mut ordered = Vec::new();
-        ordered.resize_with(self.outputs.len(), Default::default);
-        let each = self.rows * self.parts;
-        for (ordered, rows) in ordered.chunks_mut(each).zip(self.outputs.chunks_mut(each)) {
-            let count = rows.len() / self.parts;
-            for (index, outputs) in rows.iter_mut().enumerate() {
-                ordered[index % self.parts * count + index / self.parts] = std::mem::take(outputs);
-            }
-        }
-        self.outputs = ordered;
+        let rows = outputs.len().checked_div(count).map_or(0, |rows| rows.min(rows_each));
+        Self { outputs, rows, parts: count }
     }
 
     /// The outputs of each task.
