@@ -5,7 +5,7 @@
 //! pointer. Every element is computed alone, so that threads and cuts change no bits.
 
 use crate::simd::{Instructions, Routine, Simd};
-use crate::threads::{chunks, parts};
+use crate::threads::{MOVE_OPERATIONS, chunks, parts};
 use std::ops::Range;
 
 /// How `N` operands are read for the elements of a broadcast shape: axes merged as far as all operands allow.
@@ -133,7 +133,7 @@ const BLOCK: usize = 1024;
 
 /// Calls `run(first, part)` with parts of `out`, side by side; `cost` is about the number of operations of an element.
 pub fn in_parts<T: Send>(out: &mut [T], cost: usize, run: &(dyn Fn(usize, &mut [T]) + Sync)) {
-    let count = parts(out.len().saturating_mul(cost), out.len());
+    let count = parts(out.len().saturating_mul(cost.max(MOVE_OPERATIONS)), out.len());
     if count == 1 {
         return run(0, out);
     }

@@ -19,12 +19,9 @@ const RUN: usize = 64;
 /// Columns that are folded side by side.
 const BLOCK_COLUMNS: usize = 256;
 
-/// Multiply-accumulate operations in the time that a value takes: it is read for one fold, from caches at best.
-const VALUE_OPERATIONS: usize = 4;
-
 /// Parts that folds of so many values are cut into, `most` at most.
 fn parts(values: &[f32], most: usize) -> usize {
-    threads::parts(values.len().saturating_mul(VALUE_OPERATIONS), most)
+    threads::parts(values.len().saturating_mul(threads::MOVE_OPERATIONS), most)
 }
 
 /// How two values become one.
@@ -177,7 +174,7 @@ pub fn fold_columns(instructions: Instructions, fold: Fold, values: &[f32], inne
         let values = &values[start.min(values.len())..];
         with_folding!(fold, folding => instructions.run(Columns { folding, values, stride: inner, length, out }));
     };
-    if values.len().saturating_mul(VALUE_OPERATIONS) < threads::SERIAL_OPERATIONS {
+    if values.len().saturating_mul(threads::MOVE_OPERATIONS) < threads::SERIAL_OPERATIONS {
         return tasks.into_iter().for_each(run);
     }
     threads::each(tasks, run);

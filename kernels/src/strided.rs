@@ -5,7 +5,7 @@
 //! along its outer axes, and every element is written once, so that cuts change nothing.
 
 use crate::simd::{Instructions, LANES, Routine, Simd};
-use crate::threads::{chunks, each, parts};
+use crate::threads::{self, chunks, each};
 use bytemuck::Pod;
 
 /// Elements on a side of a tile of a transposed matrix: its lines of both sides stay in the first cache.
@@ -107,7 +107,12 @@ impl Walk<'_> {
         };
         let unit = strides.iter().position(|&stride| stride == 1);
         match (step, unit) {
-            (1, _) => self.rows(target, |row, at| row.copy_from_slice(&source[at as usize..at as usize + length])),
+            (1, _) => match length {
+                2 => self.short_rows::<T, 2>(source, target),
+                4 => self.short_rows::<T, 4>(source, target),
+                8 => self.short_rows::<T, 8>(source, target),
+                _ => self.rows(target, |row, at| row.copy_from_slice(&source[at as usize..at as usize + length])),
+            },
             (0, _) => self.rows(target, |row, at| row.fill(source[at as usize])),
             (_, Some(axis)) if extents[axis] > 1 => self.transpose(axis, source, target),
             (_, _) => self.rows(target, |row, at| {
@@ -117,12 +122,31 @@ impl Walk<'_> {
         }
     }
 
+    /// Copies rows of a length for which a call would take longer than the copy.
+    fn short_rows<T: Pod, const LENGTH: usize>(self, source: &[T], target: &mut [T]) {
+        self.rows(target, |row, at| {
+            row[..LENGTH].copy_from_slice(&source[at as usize..][..LENGTH]);
+        });
+    }
+
     /// Visits the rows along the last axis.
+    #[inline(always)]
     fn rows<T>(self, target: &mut [T], mut visit: impl FnMut(&mut [T], isize)) {
         let last = self.extents.len() - 1;
-        let mut odometer = Odometer::new(&self.extents[..last], [&self.strides[..last]]);
-        for row in target.chunks_exact_mut(self.extents[last]) {
-            visit(row, self.base + odometer.offsets[0]);
+        // The two axes before the last are loops: an odometer takes longer than a short row.
+        let outer = last.saturating_sub(2);
+        let axis = |at: Option<usize>| at.map_or((1, 0), |at| (self.extents[at], self.strides[at]));
+        let ((planes, plane_step), (rows, row_step)) = (axis(last.checked_sub(2)), axis(last.checked_sub(1)));
+        let length = self.extents[last];
+        let mut odometer = Odometer::new(&self.extents[..outer], [&self.strides[..outer]]);
+        for block in target.chunks_exact_mut(planes * rows * length) {
+            let base = self.base + odometer.offsets[0];
+            for (plane, block) in block.chunks_exact_mut(rows * length).enumerate() {
+                let base = base + plane as isize * plane_step;
+                for (row, target) in block.chunks_exact_mut(length).enumerate() {
+                    visit(target, base + row as isize * row_step);
+                }
+            }
             odometer.advance();
         }
     }
@@ -279,6 +303,11 @@ impl Vectors<'_> {
             }
         }
     }
+}
+
+/// Parts that moves of so many elements are cut into, `most` at most.
+fn parts(elements: usize, most: usize) -> usize {
+    threads::parts(elements.saturating_mul(threads::MOVE_OPERATIONS), most)
 }
 
 /// At most 8 bytes as a word, the first the lowest.
@@ -445,6 +474,12 @@ mod tests {
         check(&[3, 70_000], &[70_000, 1], 5);
         check(&[70_000, 3], &[1, 70_000], 0);
         check(&[2, 2, 2, 30_000], &[0, 30_000, 0, 1], 0);
+        for length in [2, 3, 4, 8] {
+            let row = length as isize;
+            check(&[3, 2, 5, 4, length], &[40 * row, row, 2 * row, 10 * row, 1], 1);
+            check(&[2000, 8, 2, length], &[16 * row, row, 8 * row, 1], 0);
+            check(&[6, length], &[-2 * row, 1], 0);
+        }
     }
 
     #[test]

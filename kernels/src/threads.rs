@@ -14,6 +14,9 @@ use std::{
 /// caches of cores, which costs more.
 pub const SERIAL_OPERATIONS: usize = 100_000;
 
+/// Multiply-accumulate operations in the time that it takes to read or move an element that lies in a cache.
+pub const MOVE_OPERATIONS: usize = 4;
+
 /// Parts per thread that a large kernel is cut into, so that threads of unequal speed finish together.
 const PARTS_PER_THREAD: usize = 4;
 

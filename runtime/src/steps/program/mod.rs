@@ -59,7 +59,8 @@ pub(super) fn apply(
     let count: usize = shape.iter().product();
     let sizes: Vec<usize> = compiled.types().iter().map(|dtype| dtype.bits() / 8).collect();
     let blocks = count.div_ceil(BLOCK);
-    let size = blocks.div_ceil(threads::parts(count.saturating_mul(compiled.cost()), blocks.max(1))).max(1) * BLOCK;
+    let operations = count.saturating_mul(compiled.cost().max(threads::MOVE_OPERATIONS));
+    let size = blocks.div_ceil(threads::parts(operations, blocks.max(1))).max(1) * BLOCK;
     let mut rests: Vec<&mut [u8]> = results.iter_mut().map(Tensor::bytes_mut).collect();
     let mut parts = Vec::new();
     for start in (0..count).step_by(size) {
