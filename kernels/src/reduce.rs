@@ -19,11 +19,6 @@ const RUN: usize = 64;
 /// Columns that are folded side by side.
 const BLOCK_COLUMNS: usize = 256;
 
-/// Parts that folds of so many values are cut into, `most` at most.
-fn parts(values: &[f32], most: usize) -> usize {
-    threads::parts(values.len().saturating_mul(threads::MOVE_OPERATIONS), most)
-}
-
 /// How two values become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fold {
@@ -159,7 +154,7 @@ pub fn fold_columns(instructions: Instructions, fold: Fold, values: &[f32], inne
     }
     let width = BLOCK_COLUMNS.min(inner);
     let blocks = outer * inner.div_ceil(width);
-    let each = blocks.div_ceil(parts(values, blocks)).max(1);
+    let each = blocks.div_ceil(threads::parts_of_moves(values.len(), blocks)).max(1);
     // A task is some blocks of columns; it never reaches from one outer index into the next.
     let columns_each = (each * width).min(inner);
     let tasks: Vec<(usize, &mut [f32])> = out
@@ -183,7 +178,7 @@ pub fn fold_columns(instructions: Instructions, fold: Fold, values: &[f32], inne
 /// Folds rows of lines of `width` values, which divides the lanes of a row, into a line each.
 fn fold_lines(instructions: Instructions, fold: Fold, values: &[f32], width: usize, out: &mut [f32]) {
     let (rows, length) = (out.len() / width, values.len() / out.len() * width);
-    let rows_each = rows.div_ceil(parts(values, rows));
+    let rows_each = rows.div_ceil(threads::parts_of_moves(values.len(), rows));
     threads::chunks(out, rows_each * width, |index, out| {
         let values = &values[index * rows_each * length..][..out.len() / width * length];
         with_folding!(fold, folding => instructions.run(Lines { folding, values, width, out }));

@@ -312,8 +312,7 @@ pub fn choose<T: Copy + Send + Sync>(x: &[T], extents: &[usize], chosen: &[Vec<u
             out.copy_from_slice(x);
         }
     };
-    let operations = out.len().saturating_mul(threads::MOVE_OPERATIONS);
-    let rows_each = rows.len().div_ceil(threads::parts(operations, rows.len()));
+    let rows_each = rows.len().div_ceil(threads::parts_of_moves(out.len(), rows.len()));
     threads::chunks(out, rows_each * last.len(), |part, out| {
         out.chunks_mut(last.len()).zip(&rows[part * rows_each..]).for_each(task);
     });

@@ -5,7 +5,7 @@
 //! along its outer axes, and every element is written once, so that cuts change nothing.
 
 use crate::simd::{Instructions, LANES, Routine, Simd};
-use crate::threads::{self, chunks, each};
+use crate::threads::{chunks, each, parts_of_moves};
 use bytemuck::Pod;
 
 /// Elements on a side of a tile of a transposed matrix: its lines of both sides stay in the first cache.
@@ -63,7 +63,7 @@ impl Strided {
         assert_eq!(target.len(), count, "a target of another size");
         if count > 0 {
             let walk = Walk { extents: &self.extents, strides: &self.strides, base: self.base as isize };
-            walk.copy_in_parts(source, target, parts(count, count));
+            walk.copy_in_parts(source, target, parts_of_moves(count, count));
         }
     }
 }
@@ -305,11 +305,6 @@ impl Vectors<'_> {
     }
 }
 
-/// Parts that moves of so many elements are cut into, `most` at most.
-fn parts(elements: usize, most: usize) -> usize {
-    threads::parts(elements.saturating_mul(threads::MOVE_OPERATIONS), most)
-}
-
 /// At most 8 bytes as a word, the first the lowest.
 fn word_of(bytes: &[u8]) -> u64 {
     let mut word = [0; 8];
@@ -385,7 +380,7 @@ pub fn copy_slices<T: Copy + Send + Sync>(source: &[T], starts: &[usize], length
             slice.copy_from_slice(&source[start..start + length]);
         }
     };
-    let slices = starts.len().div_ceil(parts(target.len(), starts.len()));
+    let slices = starts.len().div_ceil(parts_of_moves(target.len(), starts.len()));
     let tasks = target.chunks_mut(slices * length).zip(starts.chunks(slices)).collect();
     each(tasks, |(target, starts)| fill(starts, target));
 }
@@ -410,7 +405,7 @@ pub fn interleave<T: Pod + Send + Sync>(sources: &[(&[T], usize)], outer: usize,
         }
         return;
     }
-    let rows = outer.div_ceil(parts(target.len(), outer));
+    let rows = outer.div_ceil(parts_of_moves(target.len(), outer));
     chunks(target, rows * total, |part, target| {
         for (row, mut rest) in target.chunks_exact_mut(total).enumerate() {
             let index = part * rows + row;

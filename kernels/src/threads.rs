@@ -33,6 +33,12 @@ pub fn parts(operations: usize, most: usize) -> usize {
     (threads * PARTS_PER_THREAD).min(worthwhile).min(most).max(1)
 }
 
+/// As [`parts`], for work that reads or moves so many elements and computes little with them.
+#[must_use]
+pub fn parts_of_moves(elements: usize, most: usize) -> usize {
+    parts(elements.saturating_mul(MOVE_OPERATIONS), most)
+}
+
 thread_local! {
     /// Whether this thread works on a share of something that has been cut already.
     static SERIAL: Cell<bool> = const { Cell::new(false) };

@@ -2,22 +2,18 @@
 
 use super::{
     BlockedPlan, CHANNEL_BLOCK,
-    depthwise_down::{DownRows, MOST_CACHED, goes_down},
+    depthwise_down::{DownRows, MOST_CACHED, PAIR, finish, goes_down},
     plane,
 };
 use crate::{
     bands::{Band, Planes},
     convolution::ConvolutionEpilogue,
     places::SeenRows,
-    product::clamped,
     scratch::scratch,
-    simd::{Instructions, LANES, Routine, Simd},
+    simd::{Instructions, Routine, Simd},
     window::{self, WindowAxis},
 };
 use std::ops::Range;
-
-/// Windows of a vector.
-const PAIR: usize = LANES / CHANNEL_BLOCK;
 
 /// Pairs of windows that are summed side by side at most, none of which waits for another: two units have eight sums in flight, for
 /// which registers of half a vector have no room.
@@ -317,9 +313,8 @@ impl<S: Simd> Row<'_, '_, S> {
                 }
             }
         }
-        for pair in 0..COUNT {
-            self.finish(simd, column + pair * PAIR, PAIR, sums[pair]);
-        }
+        let addend = self.addend.map(|addend| &addend[column..]);
+        finish(simd, sums, self.bias, addend, self.clamp, &mut self.out[column..]);
         COUNT * PAIR
     }
 
@@ -337,21 +332,8 @@ impl<S: Simd> Row<'_, '_, S> {
                 sums = simd.fused(simd.load_halves(weight, &ZEROS), simd.load_halves(value, &ZEROS), sums);
             }
         }
-        self.finish(simd, column, 1, sums);
+        let addend = self.addend.map(|addend| &addend[column..]);
+        finish(simd, [sums], self.bias, addend, self.clamp, &mut self.out[column..=column]);
         1
-    }
-
-    /// Sums become the outputs of some windows of a vector, as far as they are there.
-    #[inline(always)]
-    fn finish(&mut self, simd: S, column: usize, count: usize, sums: S::Vector) {
-        let mut value = simd.add(sums, self.bias);
-        if let Some(addend) = self.addend {
-            value = simd.add(value, simd.load_halves(&addend[column], addend.get(column + 1).unwrap_or(&ZEROS)));
-        }
-        let value = clamped(simd, self.clamp, value);
-        let mut out = self.out[column..].iter_mut().take(count);
-        if let Some(low) = out.next() {
-            simd.store_halves(value, low, out.next().unwrap_or(&mut [0.0; CHANNEL_BLOCK]));
-        }
     }
 }

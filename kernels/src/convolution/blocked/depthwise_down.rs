@@ -10,7 +10,7 @@ use crate::{
 use std::ops::Range;
 
 /// Windows of a vector.
-const PAIR: usize = LANES / CHANNEL_BLOCK;
+pub(super) const PAIR: usize = LANES / CHANNEL_BLOCK;
 
 /// Values of a block of inputs, about, that the first-level cache holds.
 pub(super) const MOST_CACHED: usize = 1 << 13;
@@ -143,7 +143,8 @@ impl<S: Simd> DownRows<'_, S> {
             if let Some(row) = newest.checked_sub(outputs.start + WAITING - 1) {
                 let row = (outputs.start + row) * columns.output;
                 let addend = self.addend.map(|addend| &addend[row..][..columns.output][column..]);
-                self.store(simd, waiting[WAITING - 1], addend, &mut out[row..][..columns.output][column..]);
+                let out = &mut out[row..][..columns.output][column..];
+                finish(simd, waiting[WAITING - 1], self.bias, addend, self.clamp, out);
             }
             for older in (1..WAITING).rev() {
                 waiting[older] = waiting[older - 1];
@@ -188,41 +189,42 @@ impl<S: Simd> DownRows<'_, S> {
         let weight = &self.weights[tap];
         simd.load_halves(weight, weight)
     }
+}
 
-    /// Sums become the outputs of windows, as far as they are there.
-    #[inline(always)]
-    fn store<const COUNT: usize>(
-        &self,
-        simd: S,
-        mut values: [S::Vector; COUNT],
-        addend: Option<&[[f32; CHANNEL_BLOCK]]>,
-        out: &mut [[f32; CHANNEL_BLOCK]],
-    ) {
+/// Sums of pairs of windows, with bias, addend and limits, become their outputs, as far as these are there.
+#[inline(always)]
+pub(super) fn finish<S: Simd, const COUNT: usize>(
+    simd: S,
+    mut values: [S::Vector; COUNT],
+    bias: S::Vector,
+    addend: Option<&[[f32; CHANNEL_BLOCK]]>,
+    clamp: Option<(f32, f32)>,
+    out: &mut [[f32; CHANNEL_BLOCK]],
+) {
+    for pair in 0..COUNT {
+        values[pair] = simd.add(values[pair], bias);
+    }
+    if let Some(addend) = addend {
         for pair in 0..COUNT {
-            values[pair] = simd.add(values[pair], self.bias);
+            let high = addend.get(pair * PAIR + 1).unwrap_or(&[0.0; CHANNEL_BLOCK]);
+            values[pair] = simd.add(values[pair], simd.load_halves(&addend[pair * PAIR], high));
         }
-        if let Some(addend) = addend {
-            for pair in 0..COUNT {
-                let high = addend.get(pair * PAIR + 1).unwrap_or(&[0.0; CHANNEL_BLOCK]);
-                values[pair] = simd.add(values[pair], simd.load_halves(&addend[pair * PAIR], high));
-            }
+    }
+    if let Some(clamp) = clamp {
+        for pair in 0..COUNT {
+            values[pair] = clamped(simd, Some(clamp), values[pair]);
         }
-        if let Some(clamp) = self.clamp {
-            for pair in 0..COUNT {
-                values[pair] = clamped(simd, Some(clamp), values[pair]);
-            }
+    }
+    if let Some(out) = out.get_mut(..COUNT * PAIR) {
+        for pair in 0..COUNT {
+            let [low, high] = &mut out[pair * PAIR..][..PAIR] else { continue };
+            simd.store_halves(values[pair], low, high);
         }
-        if let Some(out) = out.get_mut(..COUNT * PAIR) {
-            for pair in 0..COUNT {
-                let [low, high] = &mut out[pair * PAIR..][..PAIR] else { continue };
-                simd.store_halves(values[pair], low, high);
-            }
-        } else {
-            let mut out = out.iter_mut();
-            for pair in 0..COUNT {
-                let Some(low) = out.next() else { break };
-                simd.store_halves(values[pair], low, out.next().unwrap_or(&mut [0.0; CHANNEL_BLOCK]));
-            }
+    } else {
+        let mut out = out.iter_mut();
+        for pair in 0..COUNT {
+            let Some(low) = out.next() else { break };
+            simd.store_halves(values[pair], low, out.next().unwrap_or(&mut [0.0; CHANNEL_BLOCK]));
         }
     }
 }
