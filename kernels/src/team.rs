@@ -6,6 +6,10 @@
 //! thread alone hands nothing over. A cache line that one core has written takes another 100 to 600 nanoseconds to read: all that is
 //! handed over lies in one.
 
+mod tasks;
+
+pub(crate) use tasks::Tasks;
+
 use std::any::Any;
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -14,6 +18,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use std::{fmt, hint, io};
+use tasks::Indices;
 
 /// How long a thread without work watches for more.
 const WATCH: Duration = Duration::from_micros(200);
@@ -42,7 +47,8 @@ impl Team {
         };
         let others = u16::try_from(threads - 1);
         let others = others.map_err(|_| io::Error::other(format!("a team of {threads} threads is too large")))?;
-        let shared = Arc::new(Shared { others: others.into(), ..Shared::default() });
+        let caller = Mutex::new((0..threads).map(|_| Indices::default()).collect());
+        let shared = Arc::new(Shared { others: others.into(), caller, ..Shared::default() });
         let mut team = Team { shared, workers: Vec::new() };
         for index in 1..threads {
             let shared = team.shared.clone();
@@ -126,13 +132,20 @@ pub(crate) fn alone(work: impl FnOnce()) {
     }
 }
 
-/// Runs `own` on this thread, and `work` on as many others of its team as come before it ends, `threads` at most in all.
-pub(crate) fn share(threads: usize, own: impl FnOnce(), work: &(dyn Fn() + Sync)) {
-    let Some(team) = CURRENT.with_borrow(Clone::clone) else { return own() };
-    match threads.saturating_sub(1).min(team.others) {
-        0 => team.observed(0, own),
-        others => team.share(others, own, work),
+/// Runs `work`, which takes tasks until none is left, on this thread and on as many others of its team as come before that. The caller
+/// has the first task from the beginning: it waits for no other core then, not even for one to see that it is called.
+pub(crate) fn share<T: Send>(tasks: &mut [T], work: &(impl Fn(&Tasks<'_, T>, Option<&mut T>) + Sync)) {
+    match CURRENT.with_borrow(Clone::clone) {
+        Some(team) => team.share(tasks, work),
+        None => unshared(tasks, work),
     }
+}
+
+/// Runs `work` on this thread.
+fn unshared<T>(tasks: &mut [T], work: &impl Fn(&Tasks<'_, T>, Option<&mut T>)) {
+    let mut own = [Indices::default()];
+    let (tasks, first) = Tasks::new(tasks, &mut own);
+    work(&tasks, first);
 }
 
 /// What the threads of a team have in common.
@@ -141,8 +154,8 @@ struct Shared {
     post: Post,
     /// Threads besides the caller.
     others: usize,
-    /// Held by the caller that the team helps.
-    caller: Mutex<()>,
+    /// Which tasks each thread may take, held by the caller that the team helps.
+    caller: Mutex<Vec<Indices>>,
     /// Threads that sleep, or are about to.
     sleeping: AtomicUsize,
     /// Held while a thread makes sure that there is nothing to wake it for.
@@ -245,16 +258,19 @@ impl Post {
 }
 
 impl Shared {
-    fn share(&self, others: usize, own: impl FnOnce(), work: &(dyn Fn() + Sync)) {
-        let _caller = match self.caller.try_lock() {
-            Ok(caller) => caller,
+    fn share<T: Send>(&self, tasks: &mut [T], work: &(impl Fn(&Tasks<'_, T>, Option<&mut T>) + Sync)) {
+        let mut own = match self.caller.try_lock() {
+            Ok(own) => own,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             // The team helps somebody else, or this is work within its work.
-            Err(TryLockError::WouldBlock) => return self.observed(0, own),
+            Err(TryLockError::WouldBlock) => return self.observed(0, || unshared(tasks, work)),
         };
+        let others = self.others.min(tasks.len().saturating_sub(1));
+        let (tasks, first) = Tasks::new(tasks, &mut own[..=others]);
+        let of_others: &(dyn Fn() + Sync) = &|| work(&tasks, None);
         // SAFETY: only the lifetime changes. `TakenBack` takes the work back before this function returns or unwinds, so no call
         // outlives the borrow.
-        let erased = unsafe { std::mem::transmute::<&(dyn Fn() + Sync), &'static (dyn Fn() + Sync)>(work) };
+        let erased = unsafe { std::mem::transmute::<&(dyn Fn() + Sync), &'static (dyn Fn() + Sync)>(of_others) };
         // Of an earlier call whose caller unwound itself.
         drop(self.panic());
         // SAFETY: this caller holds `caller`, and so did the one before it until its work was taken back.
@@ -268,7 +284,7 @@ impl Shared {
                 if sleeping == 1 { self.wake.notify_one() } else { self.wake.notify_all() }
             }
         }
-        self.observed(0, own);
+        self.observed(0, || work(&tasks, first));
         drop(taken_back);
         if let Some(panic) = self.panic() {
             resume_unwind(panic);

@@ -1,14 +1,7 @@
 //! How work is spread over the caller's team: when at all, and into how many parts.
 
-use crate::team;
-use std::{
-    cell::Cell,
-    ops::Range,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use crate::team::{self, Tasks};
+use std::cell::Cell;
 
 /// Below this many multiply-accumulate operations a kernel stays on the calling thread: what another reads and writes moves between the
 /// caches of cores, which costs more.
@@ -56,8 +49,7 @@ pub fn serially<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// Runs each task once, side by side where there are several. Each thread takes neighbours one after another, since they read
-/// neighbouring memory, which has been asked for by then; one that has no more takes the last of another's.
+/// Runs each task once, side by side where there are several.
 ///
 /// Tasks are freed by the threads that run them. Those that own memory are to go to [`each_mut`].
 pub fn each<T: Send>(tasks: Vec<T>, run: impl Fn(T) + Sync) {
@@ -76,7 +68,6 @@ pub fn each_mut<T: Send>(tasks: Vec<T>, run: impl Fn(&mut T) + Sync) {
 
 /// As [`each_mut`], with something of its own for each thread, which it makes before its first task and drops behind its last.
 pub fn each_with<T: Send, K>(mut tasks: Vec<T>, make: impl Fn() -> K + Sync, run: impl Fn(&mut K, &mut T) + Sync) {
-    let (count, threads) = (tasks.len(), team::count());
     let run_all = |tasks: &mut [T]| {
         let mut kept = make();
         tasks.iter_mut().for_each(|task| run(&mut kept, task));
@@ -84,99 +75,21 @@ pub fn each_with<T: Send, K>(mut tasks: Vec<T>, make: impl Fn() -> K + Sync, run
     if SERIAL.get() {
         return run_all(&mut tasks);
     }
-    if count < 2 || threads == 1 {
+    if tasks.len() < 2 || team::count() == 1 {
         return team::alone(|| run_all(&mut tasks));
     }
-    // The caller begins with the first, for which it waits for no other core: not for one to see that it is called either.
-    let shared = Shared::new(tasks, threads);
-    let own = || take_all(&shared, Some(0), &make, &run);
-    team::share(count, own, &|| take_all(&shared, shared.next(team::index()), &make, &run));
+    team::share(&mut tasks, &|tasks: &Tasks<'_, T>, first: Option<&mut T>| take_all(tasks, first, &make, &run));
 }
 
 /// Runs a task and those that are left: one function for the caller and all others, since it holds all that a task does.
 #[inline(never)]
-fn take_all<T, K>(shared: &Shared<T>, first: Option<usize>, make: &impl Fn() -> K, run: &impl Fn(&mut K, &mut T)) {
-    let Some(mut task) = first else { return };
+fn take_all<T, K>(tasks: &Tasks<'_, T>, first: Option<&mut T>, make: &impl Fn() -> K, run: &impl Fn(&mut K, &mut T)) {
+    let thread = team::index();
+    let Some(first) = first.or_else(|| tasks.next(thread)) else { return };
     let mut kept = make();
-    loop {
-        run(&mut kept, &mut shared.tasks[task].lock().unwrap_or_else(PoisonError::into_inner));
-        match shared.next(team::index()) {
-            Some(next) => task = next,
-            None => return,
-        }
-    }
-}
-
-/// Tasks that threads share. A thread that takes its own touches no memory that others write, until they help it.
-struct Shared<T> {
-    /// Each is locked once, by the thread that has taken its index.
-    tasks: Vec<Mutex<T>>,
-    /// Those of each thread that nobody has taken.
-    own: Vec<Indices>,
-}
-
-impl<T> Shared<T> {
-    /// Tasks of which the caller has taken the first.
-    fn new(tasks: Vec<T>, threads: usize) -> Self {
-        let first = |thread: usize| (tasks.len() * thread / threads).max(1);
-        let own = (0..threads).map(|thread| Indices::new(first(thread)..first(thread + 1))).collect();
-        Self { own, tasks: tasks.into_iter().map(Mutex::new).collect() }
-    }
-
-    /// The next task of a thread.
-    fn next(&self, thread: usize) -> Option<usize> {
-        self.own.get(thread).and_then(Indices::first).or_else(|| self.last_of_others())
-    }
-
-    /// The last of the thread that has most.
-    fn last_of_others(&self) -> Option<usize> {
-        loop {
-            let most = self.own.iter().max_by_key(|indices| indices.count()).filter(|indices| indices.count() > 0)?;
-            if let Some(last) = most.last() {
-                return Some(last);
-            }
-        }
-    }
-}
-
-/// Indices of tasks, taken from both ends: the first in the lower half, the end in the upper. Those of two threads lie in lines
-/// of their own.
-#[repr(align(128))]
-struct Indices(AtomicU64);
-
-impl Indices {
-    fn new(range: Range<usize>) -> Self {
-        assert!(u32::try_from(range.end).is_ok(), "{} tasks", range.end);
-        Self(AtomicU64::new(Self::packed(range.start as u32..range.end as u32)))
-    }
-
-    fn packed(range: Range<u32>) -> u64 {
-        u64::from(range.start) | u64::from(range.end) << 32
-    }
-
-    fn unpacked(packed: u64) -> Range<u32> {
-        packed as u32..(packed >> 32) as u32
-    }
-
-    fn count(&self) -> usize {
-        Self::unpacked(self.0.load(Ordering::Relaxed)).len()
-    }
-
-    fn first(&self) -> Option<usize> {
-        self.take(|range| range.start + 1..range.end).map(|before| before.start as usize)
-    }
-
-    fn last(&self) -> Option<usize> {
-        self.take(|range| range.start..range.end - 1).map(|before| before.end as usize - 1)
-    }
-
-    /// Leaves `rest` of them, where there are any; gives what there was before. Which thread has an index is all that is decided
-    /// here: tasks themselves are behind locks.
-    fn take(&self, rest: impl Fn(Range<u32>) -> Range<u32>) -> Option<Range<u32>> {
-        let take = |packed| {
-            Some(Self::unpacked(packed)).filter(|range| !range.is_empty()).map(|range| Self::packed(rest(range)))
-        };
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok().map(Self::unpacked)
+    run(&mut kept, first);
+    while let Some(task) = tasks.next(thread) {
+        run(&mut kept, task);
     }
 }
 
@@ -190,16 +103,9 @@ mod tests {
     use super::*;
     use crate::team::Team;
     use std::collections::BTreeSet;
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicU64, Ordering};
     use std::thread;
-
-    #[test]
-    fn threads_take_neighbours_and_then_the_last_of_others() {
-        // The caller has taken the first of seven.
-        let shared = Shared::new(vec![(); 7], 2);
-        let taken: Vec<usize> = [1, 1, 0, 0, 0, 0].into_iter().filter_map(|thread| shared.next(thread)).collect();
-        assert_eq!(taken, [3, 4, 1, 2, 6, 5]);
-        assert_eq!((shared.next(0), shared.next(1)), (None, None));
-    }
 
     /// Tells which thread frees it.
     struct Freed<'a>(&'a Mutex<Vec<thread::ThreadId>>);
@@ -246,11 +152,5 @@ mod tests {
         assert_eq!(made.into_inner(), 2);
         let count = |own: u64| tasks.iter().filter(|task| task.0 == own).map(|task| task.1).max().unwrap();
         assert_eq!(count(0) + count(1), 60, "each counts its own from the first to the last");
-    }
-
-    #[test]
-    fn a_thread_without_tasks_of_its_own_takes_those_of_others() {
-        let shared = Shared::new(vec![(); 3], 4);
-        assert_eq!([0, 0, 7].map(|thread| shared.next(thread)), [Some(2), Some(1), None]);
     }
 }
