@@ -6,9 +6,6 @@
 
 use crate::{team, threads};
 
-/// Planes of a band that lists have room for from the beginning, at most.
-const MOST_RESERVED: usize = 1 << 10;
-
 /// Planes of outputs, `[images, planes, rows, columns..]`.
 #[derive(Clone, Copy)]
 pub(crate) struct Planes {
@@ -29,43 +26,50 @@ pub(crate) struct Planes {
 }
 
 /// Some neighbouring rows of some planes.
-pub(crate) struct Band<'a> {
+pub(crate) struct Band<'b, 'a> {
     pub first_row: usize,
     /// Of all images.
     pub first_plane: usize,
     /// The rows of each plane.
-    pub out: Vec<&'a mut [f32]>,
+    pub out: &'b mut [&'a mut [f32]],
 }
 
 impl Planes {
-    /// Cuts outputs into about as many bands as there are parts, those of the first rows first.
-    pub(crate) fn split<'a>(&self, parts: usize, out: &'a mut [f32]) -> Vec<Band<'a>> {
-        let Planes { images, planes, together, rows, columns, row_length, fewest_windows } = *self;
+    /// How outputs are cut into about as many bands as there are parts: rows of a band, and planes.
+    fn cut(&self, parts: usize) -> (usize, usize) {
+        let Planes { images, planes, together, rows, columns, fewest_windows, .. } = *self;
         let units = planes.div_ceil(together).max(1);
         let is_cut = images == 1 && parts > 1 && rows * columns >= fewest_windows;
         let threads = if is_cut { team::count() } else { 1 };
         let bands = parts.div_ceil(units).next_multiple_of(threads).min(rows.max(1));
         let rows_each = rows.div_ceil(bands).max(1);
         let bands = rows.div_ceil(rows_each);
-        let planes_each = units.div_ceil((parts / bands.max(1)).max(1)) * together;
-        let groups = planes.div_ceil(planes_each);
-        let mut split: Vec<Band<'a>> = Vec::new();
-        for first_row in (0..bands).map(|band| band * rows_each) {
-            for first_plane in (0..groups).map(|group| group * planes_each) {
-                split.push(Band { first_row, first_plane, out: Vec::with_capacity(planes_each.min(MOST_RESERVED)) });
+        (rows_each, units.div_ceil((parts / bands.max(1)).max(1)) * together)
+    }
+
+    /// Runs each of about as many bands as there are parts once, those of the first rows first.
+    fn each_of(&self, parts: usize, out: &mut [f32], run: impl Fn(&mut Band<'_, '_>) + Sync) {
+        let (rows_each, planes_each) = self.cut(parts);
+        let of_band = (rows_each * self.row_length).max(1);
+        let mut planes: Vec<&mut [f32]> = out.chunks_mut((self.rows * self.row_length).max(1)).collect();
+        let mut outputs: Vec<&mut [f32]> = Vec::with_capacity(planes.len() * self.rows.div_ceil(rows_each));
+        let first_rows = (0..self.rows).step_by(rows_each);
+        for _ in first_rows.clone() {
+            for plane in &mut planes {
+                let rows = plane.split_off_mut(..plane.len().min(of_band));
+                outputs.push(rows.unwrap_or_default());
             }
         }
-        for (plane, out) in out.chunks_mut((rows * row_length).max(1)).enumerate() {
-            for (band, out) in out.chunks_mut((rows_each * row_length).max(1)).enumerate() {
-                split[band * groups + plane / planes_each].out.push(out);
-            }
-        }
-        split
+        let bands = first_rows.zip(outputs.chunks_mut(planes.len().max(1))).flat_map(|(first_row, out)| {
+            let groups = out.chunks_mut(planes_each).enumerate();
+            groups.map(move |(group, out)| Band { first_row, first_plane: group * planes_each, out })
+        });
+        threads::each_mut(bands.collect(), run);
     }
 
     /// Runs each band once, side by side where `operations` are enough.
-    pub(crate) fn each(&self, operations: usize, out: &mut [f32], run: impl Fn(&mut Band<'_>) + Sync) {
-        threads::each_mut(self.split(threads::parts(operations, usize::MAX), out), run);
+    pub(crate) fn each(&self, operations: usize, out: &mut [f32], run: impl Fn(&mut Band<'_, '_>) + Sync) {
+        self.each_of(threads::parts(operations, usize::MAX), out, run);
     }
 }
 
@@ -74,15 +78,21 @@ mod tests {
     use super::*;
     use crate::team::Team;
     use proptest::prelude::*;
+    use std::sync::Mutex;
 
     /// First row, first plane, and rows of each plane of each band.
     fn bands(planes: Planes, parts: usize) -> Vec<(usize, usize, Vec<usize>)> {
         let mut out = vec![0.0; planes.planes * planes.rows * planes.row_length];
+        let bands = Mutex::new(Vec::new());
         Team::new(2).unwrap().run(|| {
-            let lengths = |out: Vec<&mut [f32]>| out.iter().map(|out| out.len() / planes.row_length).collect();
-            let split = planes.split(parts, &mut out).into_iter();
-            split.map(|Band { first_row, first_plane, out }| (first_row, first_plane, lengths(out))).collect()
-        })
+            planes.each_of(parts, &mut out, |band| {
+                let lengths = band.out.iter().map(|out| out.len() / planes.row_length).collect();
+                bands.lock().unwrap().push((band.first_row, band.first_plane, lengths));
+            });
+        });
+        let mut bands = bands.into_inner().unwrap();
+        bands.sort_unstable();
+        bands
     }
 
     #[test]

@@ -30,7 +30,7 @@ const ROWS_TOGETHER: usize = 8;
 const LINE_BYTES: usize = 64;
 
 /// Some queries of one head of keys.
-pub(super) struct Task<'a> {
+pub(super) struct Task<'a, 'o> {
     pub operands: &'a Attention<'a>,
     /// Batch and head of keys, as one.
     pub head: usize,
@@ -38,13 +38,13 @@ pub(super) struct Task<'a> {
     pub first: usize,
     pub rows: usize,
     /// A row for each query, of the size of values.
-    pub out: Vec<&'a mut [f32]>,
+    pub out: &'a mut [&'o mut [f32]],
     pub shown: Option<Stage>,
     /// `[rows, keys]`, where a stage is wanted.
     pub scores: &'a mut [f32],
 }
 
-impl Routine for &mut Task<'_> {
+impl Routine for &mut Task<'_, '_> {
     /// The multiplications that were left out.
     type Output = u64;
 
@@ -86,7 +86,7 @@ impl Routine for &mut Task<'_> {
     }
 }
 
-impl Task<'_> {
+impl Task<'_, '_> {
     fn batch(&self) -> usize {
         self.head / self.operands.key_heads
     }
@@ -265,8 +265,7 @@ impl Task<'_> {
             let values = values.rows(self.head, heads, &place, PlainLayout::OutputsInner, &decoded);
             let weights = &weights[rows.start * BLOCK + keys.start..];
             let weights = Matrix::with_stride(weights, rows.len(), last - keys.start, BLOCK);
-            let mut out: Vec<_> = self.out[rows].iter_mut().map(|out| &mut **out).collect();
-            plain_product_within(simd, weights, values, &mut out, Start::Output);
+            plain_product_within(simd, weights, values, &mut self.out[rows], Start::Output);
         }
     }
 

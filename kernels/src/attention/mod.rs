@@ -179,15 +179,20 @@ impl Attention<'_> {
     /// The rows of a result, by batch, head and query.
     fn rows_of<'o>(&self, out: &'o mut [f32]) -> Vec<&'o mut [f32]> {
         let rows = out.chunks_mut(self.value.size);
+        let heads = self.key_heads * self.group;
         match self.layout {
-            RowLayout::ByHead => rows.collect(),
-            RowLayout::ByQuery => {
-                let mut rows: Vec<Option<&mut [f32]>> = rows.map(Some).collect();
-                let heads = self.key_heads * self.group;
-                let places = (0..self.batch * heads).flat_map(|head| (0..self.queries).map(move |query| (head, query)));
-                let places = places.map(|(head, query)| self.row(head / heads, head % heads, query));
-                places.filter_map(|place| rows.get_mut(place).and_then(Option::take)).collect()
+            RowLayout::ByQuery if heads > 1 => {
+                let mut by_head: Vec<&mut [f32]> = Vec::new();
+                by_head.resize_with(rows.len(), Default::default);
+                for (place, row) in rows.enumerate() {
+                    let (query, head) = (place / heads, place % heads);
+                    let (batch, query) = (query / self.queries, query % self.queries);
+                    by_head[(batch * heads + head) * self.queries + query] = row;
+                }
+                by_head
             }
+            // Rows of one head lie side by side in either layout.
+            RowLayout::ByHead | RowLayout::ByQuery => rows.collect(),
         }
     }
 }
@@ -234,12 +239,14 @@ pub fn attention(
         }
     };
     let mut shown_chunks = shown_chunks.into_iter();
-    let mut places = operands.rows_of(out).into_iter();
-    let mut tasks: Vec<Task<'_>> = Vec::new();
+    let mut places = operands.rows_of(out);
+    let mut places = &mut places[..];
+    let mut tasks: Vec<Task<'_, '_>> = Vec::new();
     for head in 0..batch * key_heads {
         for first in (0..rows).step_by(rows_each) {
             let rows = (rows - first).min(rows_each);
-            let out = places.by_ref().take(rows).collect();
+            let out;
+            (out, places) = places.split_at_mut(rows);
             let scores = shown_chunks.next().unwrap_or_default();
             tasks.push(Task { operands, head, first, rows, out, shown, scores });
         }

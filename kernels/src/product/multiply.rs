@@ -78,7 +78,7 @@ pub fn panels_product(
 }
 
 /// Runs tasks, side by side if there are several.
-pub(super) fn run_all(instructions: Instructions, tasks: Vec<Task<'_>>) {
+pub(super) fn run_all(instructions: Instructions, tasks: Vec<Task<'_, '_>>) {
     threads::each_mut(tasks, |task| instructions.run(task));
 }
 
@@ -129,14 +129,14 @@ impl Cut {
     }
 
     /// The tasks of `parts`, which are in order of outputs; `shares` of their outputs.
-    pub(super) fn tasks<'a>(
+    pub(super) fn tasks<'a, 'o>(
         &self,
         x: Matrix<'a>,
         parts: &[Part<'a>],
-        shares: &'a mut Shares<'a, f32>,
+        shares: &'a mut Shares<'o, f32>,
         start: Start,
         epilogue: Epilogue<'a>,
-    ) -> Vec<Task<'a>> {
+    ) -> Vec<Task<'a, 'o>> {
         let task = |(index, out)| {
             let (rows, part): (usize, usize) = (index / parts.len(), index % parts.len());
             Task { x, first_row: rows * self.rows, part: parts[part].clone(), out, start, epilogue }

@@ -76,7 +76,7 @@ pub(crate) fn plain_product_within<'a, S: Simd>(
     simd: S,
     x: Matrix<'a>,
     weight: PlainMatrix<'a>,
-    out: &'a mut [&'a mut [f32]],
+    out: &mut [&mut [f32]],
     start: Start,
 ) {
     weight.check();

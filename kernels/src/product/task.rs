@@ -72,17 +72,17 @@ pub(super) struct Part<'a> {
 }
 
 /// Some rows of a [`Part`].
-pub(super) struct Task<'a> {
+pub(super) struct Task<'a, 'o> {
     pub x: Matrix<'a>,
     pub first_row: usize,
     pub part: Part<'a>,
     /// The outputs of these panels, row by row.
-    pub out: &'a mut [&'a mut [f32]],
+    pub out: &'a mut [&'o mut [f32]],
     pub start: Start,
     pub epilogue: Epilogue<'a>,
 }
 
-impl Routine for &mut Task<'_> {
+impl Routine for &mut Task<'_, '_> {
     type Output = ();
 
     #[inline(always)]
@@ -110,14 +110,14 @@ trait Runs {
     fn run<'w, S: Simd>(
         &'w self,
         simd: S,
-        task: &Task<'_>,
+        task: &Task<'_, '_>,
         panel: usize,
         inputs: Range<usize>,
         wide: &'w mut [[f32; LANES]],
     ) -> &'w [[f32; LANES]];
 
     /// Memory that this run is read from, as far as it can be asked for.
-    fn lines(&self, task: &Task<'_>, panel: usize, inputs: Range<usize>) -> &[CacheLine];
+    fn lines(&self, task: &Task<'_, '_>, panel: usize, inputs: Range<usize>) -> &[CacheLine];
 }
 
 /// The panels of a task.
@@ -128,7 +128,7 @@ impl<W: Weight> Runs for PanelRuns<'_, W> {
     fn run<'w, S: Simd>(
         &'w self,
         simd: S,
-        task: &Task<'_>,
+        task: &Task<'_, '_>,
         panel: usize,
         inputs: Range<usize>,
         wide: &'w mut [[f32; LANES]],
@@ -142,7 +142,7 @@ impl<W: Weight> Runs for PanelRuns<'_, W> {
     }
 
     #[inline(always)]
-    fn lines(&self, task: &Task<'_>, panel: usize, inputs: Range<usize>) -> &[CacheLine] {
+    fn lines(&self, task: &Task<'_, '_>, panel: usize, inputs: Range<usize>) -> &[CacheLine] {
         let groups = &task.panel(self.0, panel)[inputs.start / W::GROUP..inputs.end.div_ceil(W::GROUP)];
         bytemuck::cast_slice(groups).as_chunks().0
     }
@@ -159,7 +159,7 @@ impl<W: Weight> Runs for PlainRuns<'_, W> {
     fn run<'w, S: Simd>(
         &'w self,
         simd: S,
-        task: &Task<'_>,
+        task: &Task<'_, '_>,
         panel: usize,
         inputs: Range<usize>,
         wide: &'w mut [[f32; LANES]],
@@ -171,7 +171,7 @@ impl<W: Weight> Runs for PlainRuns<'_, W> {
 
     /// Rows are far from each other, and each is a line at most.
     #[inline(always)]
-    fn lines(&self, _task: &Task<'_>, _panel: usize, _inputs: Range<usize>) -> &[CacheLine] {
+    fn lines(&self, _task: &Task<'_, '_>, _panel: usize, _inputs: Range<usize>) -> &[CacheLine] {
         &[]
     }
 }
@@ -181,7 +181,7 @@ impl Runs for CodedPanels<'_> {
     fn run<'w, S: Simd>(
         &'w self,
         simd: S,
-        task: &Task<'_>,
+        task: &Task<'_, '_>,
         panel: usize,
         inputs: Range<usize>,
         wide: &'w mut [[f32; LANES]],
@@ -192,12 +192,12 @@ impl Runs for CodedPanels<'_> {
 
     /// Codes are few, and decoding takes longer than reading them.
     #[inline(always)]
-    fn lines(&self, _task: &Task<'_>, _panel: usize, _inputs: Range<usize>) -> &[CacheLine] {
+    fn lines(&self, _task: &Task<'_, '_>, _panel: usize, _inputs: Range<usize>) -> &[CacheLine] {
         &[]
     }
 }
 
-impl Task<'_> {
+impl Task<'_, '_> {
     /// Whether what the outputs hold is overwritten.
     fn is_fresh(&self) -> bool {
         self.start == Start::Zero && self.part.inputs.start == 0

@@ -111,7 +111,8 @@ fn multiply(instructions: Instructions, common: &Common<'_>, pieces: &[PanelPiec
     }
     let cut = Cut::new(common, direct);
     let places = common.plan.places(cut.windows_each);
-    threads::each_mut(split(common, direct, &cut, &places, out), |task| instructions.run(task));
+    let mut outputs = Vec::new();
+    threads::each_mut(split(common, direct, &cut, &places, out, &mut outputs), |task| instructions.run(task));
 }
 
 /// Everything that tasks have in common.
@@ -133,8 +134,12 @@ struct Task<'a> {
     panels: Range<usize>,
     inputs: Range<usize>,
     elements: PanelElements<'a>,
-    /// The outputs of each block of channels at these windows.
-    out: Vec<&'a mut [f32]>,
+}
+
+/// A task with the outputs of each block of channels at its windows.
+struct TaskOutputs<'a, 'o> {
+    task: Task<'a>,
+    out: &'a mut [&'o mut [f32]],
 }
 
 /// Windows of a task, where a group has so many panels.
@@ -187,70 +192,82 @@ impl Cut {
     }
 }
 
-/// Cuts pieces, of which no two have a panel in common, into tasks with outputs of their own.
-fn split<'a>(
+/// Cuts pieces, of which no two have a panel in common, into tasks with outputs of their own, which are listed task by task.
+fn split<'a, 'o>(
     common: &'a Common<'a>,
     pieces: &[PanelPiece<'a>],
     &Cut { windows_each, panels_each }: &Cut,
     places: &'a [KeptPlaces],
-    out: &'a mut [f32],
-) -> Vec<Task<'a>> {
+    out: &'o mut [f32],
+    outputs: &'a mut Vec<&'o mut [f32]>,
+) -> Vec<TaskOutputs<'a, 'o>> {
     let ConvolutionShape { groups, group_outputs, .. } = *common.plan.shape();
     let group_panels = group_outputs.div_ceil(PANEL_OUTPUTS);
     let windows = window::outputs(common.plan.axes());
     let mut tasks = Vec::new();
     for (image, out) in out.chunks_mut(groups * group_outputs * windows).enumerate() {
-        let mut blocks: Vec<Option<&mut [f32]>> = out.chunks_mut(CHANNEL_BLOCK * windows).map(Some).collect();
+        let mut blocks: Vec<&mut [f32]> = out.chunks_mut(CHANNEL_BLOCK * windows).collect();
         for piece in pieces {
             let mut panel = piece.panels.start;
             while panel < piece.panels.end {
                 let (group, first) = (panel / group_panels, panel % group_panels);
                 let count = panels_each.min(group_panels - first).min(piece.panels.end - panel);
-                let begin = tasks.len();
-                tasks.extend((0..windows).step_by(windows_each).zip(places).map(|(start, places)| Task {
-                    common,
-                    places,
-                    image,
-                    group,
-                    windows: start..windows.min(start + windows_each),
-                    panels: first..first + count,
-                    inputs: piece.inputs.clone(),
-                    elements: piece.elements_of(panel..panel + count),
-                    out: Vec::with_capacity(count * (PANEL_OUTPUTS / CHANNEL_BLOCK)),
-                }));
+                let task = |(start, places): (usize, &'a KeptPlaces)| {
+                    let (inputs, elements) = (piece.inputs.clone(), piece.elements_of(panel..panel + count));
+                    let windows = start..windows.min(start + windows_each);
+                    Task { common, places, image, group, windows, panels: first..first + count, inputs, elements }
+                };
+                tasks.extend((0..windows).step_by(windows_each).zip(places).map(task));
                 let channel = group * group_outputs + first * PANEL_OUTPUTS;
                 let end = group * group_outputs + group_outputs.min((first + count) * PANEL_OUTPUTS);
-                for block in blocks[channel / CHANNEL_BLOCK..end / CHANNEL_BLOCK].iter_mut().filter_map(Option::take) {
-                    let parts = block.chunks_mut(windows_each * CHANNEL_BLOCK);
-                    tasks[begin..].iter_mut().zip(parts).for_each(|(task, part)| task.out.push(part));
+                let blocks = &mut blocks[channel / CHANNEL_BLOCK..end / CHANNEL_BLOCK];
+                for _ in 0..windows.div_ceil(windows_each) {
+                    for block in &mut *blocks {
+                        let part = block.split_off_mut(..block.len().min(windows_each * CHANNEL_BLOCK));
+                        outputs.push(part.unwrap_or_default());
+                    }
                 }
                 panel += count;
             }
         }
     }
+    let mut rest = &mut outputs[..];
+    let with_outputs = tasks.into_iter().map(|task: Task<'a>| {
+        let out;
+        (out, rest) = std::mem::take(&mut rest).split_at_mut(task.blocks());
+        TaskOutputs { task, out }
+    });
+    let mut tasks: Vec<_> = with_outputs.collect();
     if pieces.len() > 1 {
         // Threads begin with as many neighbours each: those of one size lie side by side, what is left of pieces behind them.
-        tasks.sort_by_key(|task| Reverse(task.panels.len()));
+        tasks.sort_by_key(|of_task| Reverse(of_task.task.panels.len()));
     }
     tasks
 }
 
-impl Routine for &mut Task<'_> {
+impl Routine for &mut TaskOutputs<'_, '_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        match self.elements {
-            PanelElements::F32(elements) => self.multiply::<S, f32>(simd, elements),
-            PanelElements::F16(elements) => self.multiply::<S, f16>(simd, elements),
-            PanelElements::Bf16(elements) => self.multiply::<S, bf16>(simd, elements),
+        let TaskOutputs { task, out } = self;
+        match task.elements {
+            PanelElements::F32(elements) => task.multiply::<S, f32>(simd, elements, out),
+            PanelElements::F16(elements) => task.multiply::<S, f16>(simd, elements, out),
+            PanelElements::Bf16(elements) => task.multiply::<S, bf16>(simd, elements, out),
         }
     }
 }
 
 impl<'a> Task<'a> {
+    /// The blocks of its outputs.
+    fn blocks(&self) -> usize {
+        let outputs = self.common.plan.shape().group_outputs;
+        (outputs.min(self.panels.end * PANEL_OUTPUTS) - self.panels.start * PANEL_OUTPUTS) / CHANNEL_BLOCK
+    }
+
     #[inline(always)]
-    fn multiply<S: Simd, W: Weight>(&mut self, simd: S, elements: &[W]) {
+    fn multiply<S: Simd, W: Weight>(&self, simd: S, elements: &[W], out: &mut [&mut [f32]]) {
         let Common { plan, x, .. } = *self.common;
         let (shape, axes, order) = (plan.shape(), plan.axes(), plan.order());
         let ConvolutionShape { groups, group_inputs, .. } = *shape;
@@ -269,8 +286,7 @@ impl<'a> Task<'a> {
                 planes.values()
             }
         };
-        let mut out = std::mem::take(&mut self.out);
-        let (mut panel, mut rest) = (0, &mut out[..]);
+        let (mut panel, mut rest) = (0, out);
         while !rest.is_empty() {
             let left = rest.len().div_ceil(PANEL_OUTPUTS / CHANNEL_BLOCK);
             let count = match left {
@@ -286,7 +302,7 @@ impl<'a> Task<'a> {
                 InputOrder::Planes => usize::MAX,
             };
             let segments = segments(&self.inputs, values.block(), most);
-            let group = Group { task: &*self, elements, first: panel, values, segments: &segments };
+            let group = Group { task: self, elements, first: panel, values, segments: &segments };
             match count {
                 4 if const { panels_together::<S>() == 4 } => group.multiply::<S, 4>(simd, own),
                 2 if const { panels_together::<S>() == 4 } => group.multiply::<S, 2>(simd, own),
@@ -294,7 +310,6 @@ impl<'a> Task<'a> {
             }
             panel += count;
         }
-        self.out = out;
     }
 
     /// Where the taps of the windows lie, from whichever task was first.
@@ -474,7 +489,9 @@ mod tests {
         Team::new(2).unwrap().run(|| {
             let cut = Cut::new(&common, &pieces);
             let places = plan.places(cut.windows_each);
-            split(&common, &pieces, &cut, &places, &mut out).into_iter().map(|task| task.panels).collect()
+            let mut outputs = Vec::new();
+            let tasks = split(&common, &pieces, &cut, &places, &mut out, &mut outputs);
+            tasks.into_iter().map(|of_task| of_task.task.panels).collect()
         })
     }
 

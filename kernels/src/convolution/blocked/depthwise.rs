@@ -84,14 +84,14 @@ struct Common<'a> {
 }
 
 /// Some rows of outputs of some blocks of channels.
-struct Task<'t, 'a> {
+struct Task<'t, 'b, 'a> {
     common: &'t Common<'t>,
     /// Blocks of an image.
     blocks: usize,
-    band: &'t mut Band<'a>,
+    band: &'t mut Band<'b, 'a>,
 }
 
-impl Routine for Task<'_, '_> {
+impl Routine for Task<'_, '_, '_> {
     type Output = ();
 
     #[inline(always)]
