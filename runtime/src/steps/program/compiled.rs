@@ -19,13 +19,15 @@ pub(in crate::steps) struct Compiled<'a> {
     pub(super) kinds: Vec<Kind<'a>>,
     pub(super) steps: Vec<Step<'a>>,
     pub(super) results: Vec<usize>,
-    /// Operands that are always read into their registers: not those that chains alone read where they lie.
+    /// Registers that something else than a chain reads: operands are always read into them, and constants repeated.
     loaded: Vec<bool>,
     types: Vec<DType>,
     /// Chains read their operands where they lie between multiples of so many elements: blocks end there.
     direct_run: Option<usize>,
     /// The most elements of a block.
     most: usize,
+    /// Elements that constants are repeated for where something else than a chain reads them.
+    repeated: usize,
 }
 
 /// Elements of a block of a single chain that reads all that it reads where it lies: nothing is written between its operands and
@@ -38,6 +40,7 @@ const SHORTEST_RUN: usize = 256;
 pub(super) enum Kind<'a> {
     Input(DType),
     Operand(DType, Source<'a>),
+    /// One element.
     Constant(Register),
     Step(DType),
 }
@@ -82,13 +85,13 @@ impl<'a> Compiled<'a> {
             return Ok(None);
         }
         let (kinds, steps, results, loaded) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let mut compiled = Compiled { kinds, steps, results, loaded, types, direct_run: None, most: BLOCK };
+        let repeated = shape.iter().product::<usize>().min(BLOCK);
+        let mut compiled = Compiled { kinds, steps, results, loaded, types, direct_run: None, most: BLOCK, repeated };
         let mut known: Vec<(Argument, usize)> = Vec::new();
         if let Some(before) = first.checked_sub(1).and_then(|before| u16::try_from(before).ok()) {
             compiled.kinds.push(Kind::Input(program.steps[usize::from(before)].to));
             known.push((Argument::Step(before), 0));
         }
-        let block = shape.iter().product::<usize>().min(BLOCK);
         let mut place = |compiled: &mut Compiled<'a>, argument: Argument| -> Result<usize, KernelError> {
             if let Some((_, register)) = known.iter().find(|(other, _)| *other == argument) {
                 return Ok(*register);
@@ -99,13 +102,13 @@ impl<'a> Compiled<'a> {
                     let found = tensor(operand.into()).ok_or_else(|| missing(ProgramError::Operand { operand }))?;
                     check_shape(found.shape(), shape)?;
                     match single(found)? {
-                        Some(value) => Kind::Constant(Register::filled(found.dtype(), value, block)),
+                        Some(value) => Kind::Constant(Register::filled(found.dtype(), value, 1)),
                         None => Kind::Operand(found.dtype(), Source::new(found, shape)?),
                     }
                 }
                 Argument::Constant(dtype, bits) => {
                     let wrong = || missing(ProgramError::Constant { dtype, bits });
-                    Kind::Constant(Register::filled(dtype, scalar_of_bits(dtype, bits).ok_or_else(wrong)?, block))
+                    Kind::Constant(Register::filled(dtype, scalar_of_bits(dtype, bits).ok_or_else(wrong)?, 1))
                 }
                 Argument::Step(step) => Kind::Step(program.steps[usize::from(step)].to),
             };
@@ -133,7 +136,7 @@ impl<'a> Compiled<'a> {
             let result = place(&mut compiled, result)?;
             compiled.results.push(result);
         }
-        compiled.join(block);
+        compiled.join();
         compiled.plan_reads();
         Ok(Some(compiled))
     }
@@ -182,11 +185,13 @@ impl<'a> Compiled<'a> {
 
     /// Registers for one thread.
     pub(super) fn registers(&self) -> Registers {
-        let register = |kind: &Kind<'_>| match kind {
+        let register = |(kind, is_loaded): (&Kind<'_>, &bool)| match kind {
             Kind::Input(dtype) | Kind::Operand(dtype, _) | Kind::Step(dtype) => Register::of(*dtype),
-            Kind::Constant(register) => register.clone(),
+            // Chains read one element.
+            Kind::Constant(Register::Float(one)) if !is_loaded => Register::Float(one.clone()),
+            Kind::Constant(constant) => constant.repeated(self.repeated),
         };
-        Registers(self.kinds.iter().map(register).collect())
+        Registers(self.kinds.iter().zip(&self.loaded).map(register).collect())
     }
 
     /// Computes the elements `range` of the results, at most a block, from their accumulators.

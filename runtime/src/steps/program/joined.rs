@@ -13,9 +13,9 @@ use ipuc_formats::ops::{BinaryFunction, Function, UnaryFunction};
 const MOST_ZERO: u32 = 1 << 16;
 
 impl<'a> Compiled<'a> {
-    /// Joins steps; `block` is how many elements constants have.
-    pub(super) fn join(&mut self, block: usize) {
-        self.compute_constants(block);
+    /// Joins steps.
+    pub(super) fn join(&mut self) {
+        self.compute_constants();
         self.pass_on();
         let uses = self.uses();
         let mut at = 0;
@@ -43,9 +43,9 @@ impl<'a> Compiled<'a> {
     }
 
     /// Computes steps of which all arguments are constants. One that fails stays, so that a run says so.
-    fn compute_constants(&mut self, block: usize) {
+    fn compute_constants(&mut self) {
         for step in std::mem::take(&mut self.steps) {
-            match self.computed(&step, block) {
+            match self.computed(&step) {
                 Some(result) => self.kinds[step.result] = Kind::Constant(result),
                 None => self.steps.push(step),
             }
@@ -53,12 +53,12 @@ impl<'a> Compiled<'a> {
     }
 
     /// The result of a step of constants.
-    fn computed(&self, step: &Step<'_>, block: usize) -> Option<Register> {
+    fn computed(&self, step: &Step<'_>) -> Option<Register> {
         let arguments: Option<Vec<&Register>> =
             step.arguments.iter().map(|&register| self.constant(register)).collect();
         let (arguments, Kind::Step(dtype)) = (arguments?, &self.kinds[step.result]) else { return None };
         let mut result = Register::of(*dtype);
-        step.operation.run(&arguments, block, &mut result).ok()?;
+        step.operation.run(&arguments, 1, &mut result).ok()?;
         Some(result)
     }
 

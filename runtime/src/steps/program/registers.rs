@@ -54,9 +54,9 @@ impl Register {
     /// For elements of a type.
     pub(super) fn of(dtype: DType) -> Register {
         match Class::of(dtype) {
-            Class::Float => Register::Float(Vec::with_capacity(BLOCK)),
-            Class::Integer => Register::Integer(Vec::with_capacity(BLOCK)),
-            Class::General => Register::General(Vec::with_capacity(BLOCK)),
+            Class::Float => Register::Float(Vec::new()),
+            Class::Integer => Register::Integer(Vec::new()),
+            Class::General => Register::General(Vec::new()),
         }
     }
 
@@ -66,6 +66,15 @@ impl Register {
             Class::Float => Register::Float(vec![float(value); count]),
             Class::Integer => Register::Integer(vec![integer(value); count]),
             Class::General => Register::General(vec![value; count]),
+        }
+    }
+
+    /// The first element, `count` times.
+    pub(super) fn repeated(&self, count: usize) -> Register {
+        match self {
+            Register::Float(values) => Register::Float(values[..1].repeat(count)),
+            Register::Integer(values) => Register::Integer(values[..1].repeat(count)),
+            Register::General(values) => Register::General(values[..1].repeat(count)),
         }
     }
 
