@@ -13,6 +13,7 @@ use ipuc_formats::encodings::Pick;
 use ipuc_formats::model::{Manifest, WeightRecord};
 use ipuc_formats::read_at::ReadAt;
 use ipuc_formats::tensor::{Storage, Tensor};
+use ipuc_kernels::strided::copy_slices;
 use std::io::Read;
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -253,9 +254,15 @@ impl PartSource for Resident {
         Ok(Some(slot.get_or_init(|| tensor).clone()))
     }
 
-    fn rows(&self, weight: u32, rows: &[u64]) -> Result<Vec<u8>, KernelError> {
+    fn rows(&self, weight: u32, rows: &[u64], target: &mut [u8]) -> Result<(), KernelError> {
+        let another_size = || self.failure(weight, "has rows of another size");
         if !self.weights[weight as usize].is_one_canonical_part() {
-            return self.decoded_rows(weight, rows);
+            let decoded = self.decoded_rows(weight, rows)?;
+            if decoded.len() != target.len() {
+                return Err(another_size());
+            }
+            target.copy_from_slice(&decoded);
+            return Ok(());
         }
         let tensor = self.tensor(weight)?.ok_or_else(|| self.failure(weight, "cannot be unpacked"))?;
         let count = tensor.shape().first().copied().unwrap_or(0);
@@ -263,13 +270,16 @@ impl PartSource for Resident {
             return Err(self.failure(weight, "has no rows of whole bytes"));
         }
         let width = tensor.bytes().len() / count;
-        let mut gathered = Vec::with_capacity(rows.len() * width);
-        for &row in rows {
-            let start = usize::try_from(row).ok().filter(|&row| row < count);
-            let start = start.ok_or_else(|| self.failure(weight, "a row is out of range"))? * width;
-            gathered.extend_from_slice(&tensor.bytes()[start..start + width]);
+        if rows.len().checked_mul(width) != Some(target.len()) {
+            return Err(another_size());
         }
-        Ok(gathered)
+        let start = |&row: &u64| {
+            let row = usize::try_from(row).ok().filter(|&row| row < count);
+            row.map(|row| row * width).ok_or_else(|| self.failure(weight, "a row is out of range"))
+        };
+        let starts = rows.iter().map(start).collect::<Result<Vec<usize>, _>>()?;
+        copy_slices(tensor.bytes(), &starts, width, target);
+        Ok(())
     }
 
     fn matrices(&self, weight: u32, matrices: &[u64]) -> Result<Vec<Vec<PartBytes>>, KernelError> {

@@ -168,8 +168,8 @@ impl PartSource for KeptParts {
         self.source.tensor(weight)
     }
 
-    fn rows(&self, weight: u32, rows: &[u64]) -> Result<Vec<u8>, KernelError> {
-        self.source.rows(weight, rows)
+    fn rows(&self, weight: u32, rows: &[u64], target: &mut [u8]) -> Result<(), KernelError> {
+        self.source.rows(weight, rows, target)
     }
 
     fn matrices(&self, weight: u32, matrices: &[u64]) -> Result<Vec<Vec<PartBytes>>, KernelError> {

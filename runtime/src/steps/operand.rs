@@ -127,11 +127,11 @@ pub trait PartSource: Send + Sync {
     /// [`KernelError::Weight`] where it cannot be read or does not match its checksum.
     fn tensor(&self, weight: u32) -> Result<Option<Tensor>, KernelError>;
 
-    /// Canonical bytes of rows `rows` (along axis 0) of a weight whose rows can be read alone, one after another.
+    /// Writes the canonical bytes of rows `rows` (along axis 0) of a weight whose rows can be read alone, one after another.
     ///
     /// # Errors
-    /// [`KernelError::Weight`] where they cannot be read or do not match their checksum.
-    fn rows(&self, weight: u32, rows: &[u64]) -> Result<Vec<u8>, KernelError>;
+    /// [`KernelError::Weight`] where they cannot be read, do not match their checksum, or do not fill `target`.
+    fn rows(&self, weight: u32, rows: &[u64], target: &mut [u8]) -> Result<(), KernelError>;
 
     /// The stored bytes of matrices (experts) of a weight whose matrices can be read alone: of each the pieces that
     /// [`WeightRecord::locate`] gives.
@@ -279,12 +279,12 @@ impl Weight {
         self.source.part(self.index, part)
     }
 
-    /// Canonical bytes of rows (along axis 0), for weights that [have rows](Weight::has_rows).
+    /// Writes the canonical bytes of rows (along axis 0), for weights that [have rows](Weight::has_rows).
     ///
     /// # Errors
-    /// [`KernelError::Weight`] where they cannot be read.
-    pub fn rows(&self, rows: &[u64]) -> Result<Vec<u8>, KernelError> {
-        self.source.rows(self.index, rows)
+    /// [`KernelError::Weight`] where they cannot be read, or do not fill `target`.
+    pub fn rows(&self, rows: &[u64], target: &mut [u8]) -> Result<(), KernelError> {
+        self.source.rows(self.index, rows, target)
     }
 
     /// The stored bytes of matrices (experts), of each the pieces that [`Weight::place_of_matrix`] names.

@@ -70,16 +70,16 @@ impl BlockCache {
         self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Canonical bytes of rows of a weight, one after another. `pinned` gives chunks that are in memory, `report` is told what
-    /// each gathering took.
+    /// Writes the canonical bytes of rows of a weight, one after another. `pinned` gives chunks that are in memory, `report` is told
+    /// what each gathering took.
     pub(super) fn rows(
         &self,
         source: &Source,
         weight: u32,
-        rows: &[u64],
+        (rows, target): (&[u64], &mut [u8]),
         pinned: &dyn Fn(u32) -> Option<Arc<ChunkBytes>>,
         report: &dyn Fn(&Gathered),
-    ) -> Result<Vec<u8>, KernelError> {
+    ) -> Result<(), KernelError> {
         let record = &source.weights[weight as usize];
         let failure = |error: EncodingError| source.failure(weight, &error.to_string());
         let is_canonical = record.encoding.encoding().is_canonical(record.logical());
@@ -90,7 +90,7 @@ impl BlockCache {
             }
             Some(_) | None => rows.len(),
         };
-        let mut canonical = Vec::new();
+        let mut rest = target;
         for rows in rows.chunks(at_once.max(1)) {
             let places = Places::new(source, weight, rows.iter().map(|&row| Pick::Row(row)))?;
             let gathered = self.gather(source, weight, &places, pinned)?;
@@ -98,10 +98,10 @@ impl BlockCache {
             let units = |at: usize| Ok::<_, EncodingError>(&gathered.bytes[places.of_picks[at].clone()]);
             let decoded = if is_canonical { None } else { Some(record.decode_rows(rows, units).map_err(failure)?) };
             let bytes = decoded.as_deref().unwrap_or(&gathered.bytes);
-            canonical.try_reserve(bytes.len()).map_err(|_| too_large(source, weight))?;
-            canonical.extend_from_slice(bytes);
+            let own = rest.split_off_mut(..bytes.len());
+            own.ok_or_else(|| another_size(source, weight))?.copy_from_slice(bytes);
         }
-        Ok(canonical)
+        if rest.is_empty() { Ok(()) } else { Err(another_size(source, weight)) }
     }
 
     /// The stored bytes of matrices of a weight, of each the pieces in which it lies. `pinned` gives chunks that are in memory.
@@ -305,6 +305,10 @@ impl Deref for OfMatrix {
 
 fn too_large(source: &Source, weight: u32) -> KernelError {
     source.failure(weight, "has parts chosen that do not fit in memory")
+}
+
+fn another_size(source: &Source, weight: u32) -> KernelError {
+    source.failure(weight, "has rows of another size")
 }
 
 /// Where what is chosen lies.

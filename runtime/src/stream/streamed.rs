@@ -304,10 +304,10 @@ impl PartSource for Streamed {
     }
 
     /// Only the checksum blocks around the rows are read, where they are not kept.
-    fn rows(&self, weight: u32, rows: &[u64]) -> Result<Vec<u8>, KernelError> {
+    fn rows(&self, weight: u32, rows: &[u64], target: &mut [u8]) -> Result<(), KernelError> {
         let pinned = |chunk: u32| self.loader.lock().pinned_bytes(chunk);
         let report = |gathered: &Gathered| self.report_gathered(gathered);
-        self.block_cache.rows(&self.loader.source, weight, rows, &pinned, &report)
+        self.block_cache.rows(&self.loader.source, weight, (rows, target), &pinned, &report)
     }
 
     /// Only the checksum blocks around the matrices are read, where they are not kept; those that stay in memory are not copied.

@@ -95,7 +95,7 @@ fn rows(weight: &Weight, indices: Option<&Value>, context: &mut Context<'_>) -> 
     let Some(positions) = positions else { return Ok(None) };
     let mut target = context.allocate(0, weight.dtype(), &[indices.shape(), &shape[1..]].concat())?;
     if target.count() > 0 {
-        target.bytes_mut().copy_from_slice(&weight.rows(&positions)?);
+        weight.rows(&positions, target.bytes_mut())?;
     }
     Ok(Some(target))
 }

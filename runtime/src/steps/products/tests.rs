@@ -33,7 +33,7 @@ impl PartSource for Parts {
     fn tensor(&self, _weight: u32) -> Result<Option<Tensor>, KernelError> {
         Ok(None)
     }
-    fn rows(&self, _weight: u32, _rows: &[u64]) -> Result<Vec<u8>, KernelError> {
+    fn rows(&self, _weight: u32, _rows: &[u64], _target: &mut [u8]) -> Result<(), KernelError> {
         Err(KernelError::Cancelled)
     }
     fn matrices(&self, _weight: u32, matrices: &[u64]) -> Result<Vec<Vec<PartBytes>>, KernelError> {
@@ -123,7 +123,7 @@ impl PartSource for Late {
     fn tensor(&self, _weight: u32) -> Result<Option<Tensor>, KernelError> {
         Ok(None)
     }
-    fn rows(&self, _weight: u32, _rows: &[u64]) -> Result<Vec<u8>, KernelError> {
+    fn rows(&self, _weight: u32, _rows: &[u64], _target: &mut [u8]) -> Result<(), KernelError> {
         Err(KernelError::Cancelled)
     }
     fn matrices(&self, _weight: u32, _matrices: &[u64]) -> Result<Vec<Vec<PartBytes>>, KernelError> {
@@ -320,8 +320,8 @@ impl PartSource for Picked {
     fn tensor(&self, weight: u32) -> Result<Option<Tensor>, KernelError> {
         self.parts.tensor(weight)
     }
-    fn rows(&self, weight: u32, rows: &[u64]) -> Result<Vec<u8>, KernelError> {
-        self.parts.rows(weight, rows)
+    fn rows(&self, weight: u32, rows: &[u64], target: &mut [u8]) -> Result<(), KernelError> {
+        self.parts.rows(weight, rows, target)
     }
     fn matrices(&self, weight: u32, matrices: &[u64]) -> Result<Vec<Vec<PartBytes>>, KernelError> {
         self.asked.lock().unwrap().push(matrices.to_vec());
