@@ -9,7 +9,7 @@ use super::{
     panel_tiles::{Finish, PanelTiles, Start, TILE_ROWS, panels_together},
     plane,
     planes::Planes,
-    tile::{Inputs, Operands, Values},
+    tile::{Inputs, Operands, Values, WIDE_ROWS},
     winograd,
 };
 use crate::{
@@ -26,7 +26,7 @@ use crate::{
 const MOST_INPUTS: usize = 256;
 const MOST_INPUTS_OF_TWO: usize = 224;
 const MOST_INPUTS_OF_FOUR: usize = 128;
-const MOST_INPUTS_OF_TAPS_TOGETHER: usize = 144;
+const MOST_INPUTS_OF_TAPS_TOGETHER: usize = 288;
 
 /// Values of a task's inputs, which stay in the second-level cache for all panels.
 const MOST_VALUES: usize = 1 << 16;
@@ -50,6 +50,10 @@ const MOST_WINDOWS: usize = 768;
 
 /// Windows of a task whose sums wait in memory for further inputs.
 const MOST_WAITING: usize = 192;
+
+/// Windows of tasks of many are multiples of both tiles', so that wide ones fill them.
+const MANY_WINDOWS: usize = 10 * WHOLE_TILES;
+const WHOLE_TILES: usize = TILE_ROWS * WIDE_ROWS / 2;
 
 /// Fewest windows of a task.
 const FEWEST_WINDOWS: usize = 48;
@@ -159,7 +163,8 @@ fn windows_each(common: &Common<'_>, windows: usize, panels: usize, parts: usize
     let each = windows.div_ceil(parts.max(windows.div_ceil(most))).max(fewest);
     // About as many in each task: a short last one would read all weights for few windows.
     let tasks = (windows / each).max(1);
-    windows.div_ceil(tasks).next_multiple_of(TILE_ROWS)
+    let each = windows.div_ceil(tasks);
+    each.next_multiple_of(if each < MANY_WINDOWS { TILE_ROWS } else { WHOLE_TILES })
 }
 
 /// How many windows and panels a task has.
@@ -319,6 +324,16 @@ impl<'a> Task<'a> {
         self.places.get_or_make(|| LinePlaces::new(places(axes, windows.clone(), CHANNEL_BLOCK), windows.len(), step))
     }
 
+    /// Whether rows of its windows begin and end with wide tiles or halves of them.
+    fn is_wide(&self) -> bool {
+        match self.common.plan.axes() {
+            [.., _, columns] => {
+                [columns.output, self.windows.start].iter().all(|end| end.is_multiple_of(WIDE_ROWS / 2))
+            }
+            [] | [_] => true,
+        }
+    }
+
     /// Whether outputs are complete afterwards.
     fn is_last(&self) -> bool {
         self.inputs.end == self.common.plan.shape().depth()
@@ -399,6 +414,7 @@ impl<W: Weight> Group<'_, W> {
                 next,
                 asked: (end - begin).div_ceil(windows),
                 asks: self.first == 0 && values.taps == 1 && values.within == Within::Taps,
+                is_wide: task.is_wide(),
             };
             let start = match index {
                 0 if task.inputs.start == 0 => Start::Zero,

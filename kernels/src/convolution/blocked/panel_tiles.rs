@@ -1,6 +1,9 @@
 //! All windows of a task by some panels: what sums begin with, and what becomes of them.
 
-use super::{CHANNEL_BLOCK, tile::Operands};
+use super::{
+    CHANNEL_BLOCK,
+    tile::{Operands, WIDE_ROWS},
+};
 use crate::{
     convolution::ConvolutionEpilogue,
     product::clamped,
@@ -102,11 +105,9 @@ impl<const PANELS: usize> Routine for PanelTiles<'_, '_, '_, PANELS> {
         let windows = self.operands.windows;
         let mut window = 0;
         if const { PANELS > 1 } {
-            // About as many in each tile: sums of few windows are fewer than two units have in flight.
-            let most = if const { PANELS == 2 } { 8 } else { 6 };
-            let each = windows.div_ceil(windows.div_ceil(most).max(1));
             while window < windows {
-                window += match each.min(windows - window) {
+                window += match self.rows_together(window) {
+                    WIDE_ROWS.. if const { PANELS == 2 } => self.tile::<S, WIDE_ROWS>(simd, window),
                     8.. if const { PANELS == 2 } => self.tile::<S, 8>(simd, window),
                     7 if const { PANELS == 2 } => self.tile::<S, 7>(simd, window),
                     6.. => self.tile::<S, 6>(simd, window),
@@ -146,6 +147,19 @@ impl<const PANELS: usize> Routine for PanelTiles<'_, '_, '_, PANELS> {
 }
 
 impl<const PANELS: usize> PanelTiles<'_, '_, '_, PANELS> {
+    /// Windows of the next tile of several panels.
+    fn rows_together(&self, window: usize) -> usize {
+        let left = self.operands.windows - window;
+        // One that leaves a few is followed by a short one.
+        let leaves_enough = left == WIDE_ROWS || left >= WIDE_ROWS + TILE_ROWS;
+        if const { PANELS == 2 } && self.operands.is_wide && leaves_enough {
+            return if self.operands.have_wide_tile(window) { WIDE_ROWS } else { WIDE_ROWS / 2 };
+        }
+        // About as many in each tile: sums of few windows are fewer than two units have in flight.
+        let most = if const { PANELS == 2 } { 8 } else { 6 };
+        left.div_ceil(left.div_ceil(most).max(1))
+    }
+
     /// `ROWS` windows; gives how many.
     #[inline(always)]
     fn tile<S: Simd, const ROWS: usize>(&mut self, simd: S, window: usize) -> usize {

@@ -236,6 +236,35 @@ fn threads_do_not_change_bits_of_planes() {
     }
 }
 
+/// Rows of windows that tiles of 14 fill, or half of one at an end; and others, which end within them.
+#[test]
+fn rows_are_tiles_of_many_windows() {
+    for (outputs, kernel, stride) in
+        [(14_usize, 3_usize, 2_usize), (28, 3, 2), (35, 2, 1), (56, 3, 2), (28, 1, 1), (33, 1, 1), (42, 1, 2)]
+    {
+        let (pad, input) = (kernel / 2, outputs * stride);
+        let pad_end = ((outputs - 1) * stride + kernel).saturating_sub(input + pad);
+        let columns = WindowAxis { input, output: outputs, kernel, stride, dilation: 1, pad_begin: pad, pad_end };
+        let rows = WindowAxis { input: 8 * stride - 1, output: 8, ..columns };
+        let rows = WindowAxis { pad_end: (7 * stride + kernel).saturating_sub(rows.input + pad), ..rows };
+        let shape = |group_inputs| ConvolutionShape {
+            batch: 1,
+            groups: 1,
+            group_inputs,
+            group_outputs: 32,
+            axes: vec![rows, columns],
+        };
+        for case in [Case::new(shape(40)), Case::of_planes(shape(3))] {
+            case.agrees();
+            case.has_epilogue();
+            for instructions in Instructions::available() {
+                let run = |threads| with_threads(threads, || case.plain(instructions, ConvolutionEpilogue::default()));
+                assert_eq!(run(1), run(3), "{} of {outputs}", instructions.name());
+            }
+        }
+    }
+}
+
 #[test]
 fn pieces_add_up() {
     let axis = WindowAxis { input: 9, output: 9, kernel: 3, stride: 1, dilation: 1, pad_begin: 1, pad_end: 1 };

@@ -23,6 +23,8 @@ pub(super) struct Operands<'a, const PANELS: usize> {
     pub asked: usize,
     /// Whether windows ask for the lines of those behind them.
     pub asks: bool,
+    /// Whether rows of windows begin and end with tiles of [`WIDE_ROWS`] or of half of them.
+    pub is_wide: bool,
 }
 
 /// The values that windows read: a line of each block of channels at each of `[taps, windows]` places.
@@ -67,6 +69,9 @@ impl Inputs {
     }
 }
 
+/// Windows of the largest tile of two panels, whose sums fill the registers. Rows of images often have a multiple of so many.
+pub(super) const WIDE_ROWS: usize = 14;
+
 /// Lines that are asked for at once.
 const MOST_ASKED: usize = 16;
 
@@ -88,7 +93,7 @@ impl<const PANELS: usize> Operands<'_, PANELS> {
         };
         // The largest tiles have code of their own for the distances and lengths of lines that are common: every second window over an
         // image, and each or every second one over blocks. Other lines are read from a place for each window.
-        if const { ROWS * PANELS == 24 || ROWS == 8 } {
+        if const { ROWS * PANELS == 24 || ROWS == 8 || ROWS == WIDE_ROWS } {
             let lines = self.values.lines;
             match (lines.step(), lines.length()) {
                 (2, 3) if lines.are_steps::<ROWS, 2>(window) => {
@@ -106,7 +111,21 @@ impl<const PANELS: usize> Operands<'_, PANELS> {
                 _ => {}
             }
         }
+        assert!(const { ROWS < WIDE_ROWS }, "lines of a wide tile at one distance");
         self.add_blocks::<S, ROWS, SUMS, 0, Rows<'_, ROWS>>(simd, window, blocks, sums)
+    }
+
+    /// Whether wide tiles have code for the lines of windows from this one on.
+    #[inline(always)]
+    pub(super) fn have_wide_tile(&self, window: usize) -> bool {
+        let lines = self.values.lines;
+        let are_steps = match (lines.step(), lines.length()) {
+            (2, _) => lines.are_steps::<WIDE_ROWS, 2>(window),
+            (8, 8) => lines.are_steps::<WIDE_ROWS, 8>(window),
+            (16, 8) => lines.are_steps::<WIDE_ROWS, 16>(window),
+            _ => false,
+        };
+        self.is_wide && are_steps && matches!(self.inputs, Inputs::Blocks(_))
     }
 
     /// Asks for some of the weights that come next.

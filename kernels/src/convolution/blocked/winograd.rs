@@ -184,6 +184,7 @@ impl Channels<'_, '_> {
                     next: [&[]; PANELS],
                     asked: 0,
                     asks: false,
+                    is_wide: false,
                 };
                 let start = if run == 0 { Start::Zero } else { Start::Waiting };
                 let finish = [Finish::default(); PANELS];
