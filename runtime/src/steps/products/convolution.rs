@@ -1,6 +1,6 @@
 //! Convolutions: geometry and weights for the kernels.
 
-use super::floats::{after_sums, computes_in_f32, produce, widened};
+use super::floats::{Changes, after_sums, computes_in_f32, produce, widened};
 use super::fused::{self, Fused};
 use super::panels::PanelWeight;
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
@@ -201,6 +201,6 @@ pub(super) fn convolve(
     };
     match fused {
         Some(_) => produce(context, x.dtype(), result_shape, |out| fill(out, None)),
-        None => after_sums(program, x.dtype(), result_shape, &further, context, fill),
+        None => after_sums(program, x.dtype(), (result_shape, Changes::Always), &further, context, fill),
     }
 }

@@ -18,12 +18,33 @@ use ipuc_kernels::threads::{chunks, parts};
 /// Sums that the second-level cache holds.
 const NEAR_SUMS: usize = 1 << 18;
 
-/// Up to this many rows are changed by the tasks that compute their sums: threads need not be called a second time for them.
+/// Up to this many rows of a product are changed by the tasks that compute their sums: threads need not be called a second time for
+/// them.
 const FEW_ROWS: usize = 4;
 
 /// Types that are computed in f32.
 pub(in crate::steps) fn computes_in_f32(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
+}
+
+/// When a program changes the sums of a product.
+#[derive(Clone, Copy, PartialEq)]
+pub(in crate::steps) enum Changes {
+    /// Each task changes its own, which lie side by side for long.
+    Always,
+    /// Tasks do where rows are few, or would leave the cache before all are there. Others are short, and are changed afterwards.
+    WithinLongRows,
+}
+
+impl Changes {
+    /// Whether tasks change their sums, where the result has this shape.
+    fn are_within_tasks(self, shape: &[usize]) -> bool {
+        let rows: usize = shape[..shape.len().saturating_sub(1)].iter().product();
+        match self {
+            Changes::Always => true,
+            Changes::WithinLongRows => rows <= FEW_ROWS || shape.iter().product::<usize>() > NEAR_SUMS,
+        }
+    }
 }
 
 /// Result 0 of this type and shape, filled by `fill` in f32 and rounded once. `fill` finds unspecified values.
@@ -62,7 +83,7 @@ pub(in crate::steps) fn produce(
 pub(in crate::steps) fn after_sums(
     program: &Program,
     dtype: DType,
-    shape: &[usize],
+    (shape, changes): (&[usize], Changes),
     further: &[Option<Value>],
     context: &mut Context<'_>,
     fill: impl FnOnce(&mut [f32], Option<Change<'_>>) -> Result<(), KernelError>,
@@ -74,8 +95,7 @@ pub(in crate::steps) fn after_sums(
     if let Some(within) = within.filter(|within| computes_in_f32(within.dtype())) {
         let change = |place: usize, sums: &mut [f32]| within.change(place, sums);
         let result = produce(context, within.dtype(), shape, |out| {
-            let rows: usize = shape[..shape.len().saturating_sub(1)].iter().product();
-            if rows <= FEW_ROWS || out.len() > NEAR_SUMS {
+            if changes.are_within_tasks(shape) {
                 return fill(out, Some(Change(&change)));
             }
             fill(out, None)?;

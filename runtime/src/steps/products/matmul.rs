@@ -1,6 +1,6 @@
 //! Matrix products: weights in panels part by part, other operands as they come.
 
-use super::floats::{after_sums, computes_in_f32, produce, widened};
+use super::floats::{Changes, after_sums, computes_in_f32, produce, widened};
 use super::fused::{self, Fused};
 use super::general::{self, Term};
 use super::panels::{PanelWeight, Run, run_pieces, with_panels, with_zeros, within};
@@ -198,7 +198,7 @@ impl InF32<'_> {
         };
         match fused {
             Some(_) => produce(context, a.dtype(), shape, |out| fill(out, None)),
-            None => after_sums(program, a.dtype(), shape, self.further, context, fill),
+            None => after_sums(program, a.dtype(), (shape, Changes::WithinLongRows), self.further, context, fill),
         }
     }
 

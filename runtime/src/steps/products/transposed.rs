@@ -1,7 +1,7 @@
 //! Transposed convolutions: geometry and weights for the kernel, which takes all panels at once.
 
 use super::convolution::{Weights, bias, dtype, window};
-use super::floats::{after_sums, computes_in_f32, widened};
+use super::floats::{Changes, after_sums, computes_in_f32, widened};
 use super::fused;
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use half::slice::HalfFloatSliceExt;
@@ -45,7 +45,7 @@ impl Kernel for ConvolutionTranspose {
             }
             Ok(())
         };
-        let result = after_sums(&self.program, x.dtype(), &result_shape, &further, context, fill)?;
+        let result = after_sums(&self.program, x.dtype(), (&result_shape, Changes::Always), &further, context, fill)?;
         Ok(vec![result.into()])
     }
 }
