@@ -63,6 +63,13 @@ fn exponential_within<S: Simd>(simd: S, x: S::Vector, limited: S::Vector) -> S::
     simd.scale_by_power_from(simd.add(less_one, simd.splat(1.0)), n, x, LEAST_EXPONENT)
 }
 
+/// exp(x) of x from -87 to 88, to 1 ULP.
+#[inline(always)]
+fn exponential_of_few<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
+    let (less_one, n) = reduced_exponential(simd, x);
+    simd.scale_by_power(simd.add(less_one, simd.splat(1.0)), n)
+}
+
 /// exp(x) - 1, to 2 ULP.
 #[inline(always)]
 fn exponential_less_one<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
@@ -117,18 +124,24 @@ pub fn hyperbolic_tangent<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
     let square = simd.multiply(x, x);
     let p = polynomial(simd, square, [-5.704_988_6e-3, 2.063_908_8e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1]);
     let small = simd.fused(simd.multiply(p, square), x, x);
-    let e = exponential(simd, simd.add(magnitude, magnitude));
-    let large = simd.subtract(simd.splat(1.0), simd.divide(simd.splat(2.0), simd.add(e, simd.splat(1.0))));
+    // From 10 on it is 1.
+    let e = exponential_of_few(simd, simd.at_most(simd.add(magnitude, magnitude), simd.splat(20.0)));
+    let reciprocal = simd.reciprocal(simd.add(e, simd.splat(1.0)));
+    let large = simd.fused(simd.splat(-2.0), reciprocal, simd.splat(1.0));
     simd.select_less(magnitude, simd.splat(0.625), small, simd.copy_sign(large, x))
 }
 
 /// 1 / (1 + exp(-x)), to 3 ULP.
 #[inline(always)]
 pub fn logistic<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
-    let (zero, one) = (simd.splat(0.0), simd.splat(1.0));
-    let negative = simd.subtract(zero, simd.absolute(x));
-    let e = exponential_within(simd, negative, simd.at_least(negative, simd.splat(LEAST_EXPONENT)));
-    simd.divide(simd.select_less(x, zero, e, one), simd.add(one, e))
+    // The exponential and what it is added to are scaled down, so that it is finite wherever the result is not 0. Above 60, where it
+    // would be below the normal numbers, it does not change the sum.
+    const SCALE: f32 = 1.0 / 67_108_864.0;
+    let negative = simd.subtract(simd.splat(0.0), limit(simd, x, LEAST_EXPONENT, 60.0));
+    let (less_one, n) = reduced_exponential(simd, negative);
+    let scale = simd.splat(SCALE);
+    let e = simd.scale_by_power(simd.fused(less_one, scale, scale), n);
+    simd.multiply(scale, simd.reciprocal(simd.add(scale, e)))
 }
 
 /// erf(x), to 2 ULP. Polynomials by N. Juffa (2014).
@@ -143,7 +156,7 @@ pub fn error_function<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
     let p = simd.fused(p, t, simd.splat(-6.348_467e-1));
     let p = simd.fused(p, t, simd.splat(-1.287_175_1e-1));
     let p = simd.fused(p, t, simd.subtract(simd.splat(0.0), t));
-    let large = simd.subtract(simd.splat(1.0), exponential(simd, p));
+    let large = simd.subtract(simd.splat(1.0), exponential_of_few(simd, p));
     let p = polynomial(
         simd,
         square,

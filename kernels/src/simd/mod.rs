@@ -205,7 +205,8 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// `(m, e)` with `a = m * 2^e` and m from 1 to 2, for positive normal lanes; anything for others.
     fn mantissa_and_exponent(self, a: Self::Vector) -> (Self::Vector, Self::Vector);
 
-    /// `a * 2^exponent`, rounded once, for `a` from 1 to 2 (nearly so from 0.7); `exponent` holds integers from -252 to 254.
+    /// `a * 2^exponent`, rounded once, for `a` from 1 to 2 (nearly so from 0.7), or less where the result is a normal number; `exponent`
+    /// holds integers from -252 to 254.
     #[inline(always)]
     fn scale_by_power(self, a: Self::Vector, exponent: Self::Vector) -> Self::Vector {
         // In two steps, as 2^exponent alone may be out of range; only the second may round. The low bits of the sum are those of
@@ -223,6 +224,12 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn scale_by_power_from(self, a: Self::Vector, exponent: Self::Vector, x: Self::Vector, least: f32) -> Self::Vector {
         let _ = (x, least);
         self.scale_by_power(a, exponent)
+    }
+
+    /// 1 / a, to 1 ULP, of numbers that are normal as their reciprocals are.
+    #[inline(always)]
+    fn reciprocal(self, a: Self::Vector) -> Self::Vector {
+        self.divide(self.splat(1.0), a)
     }
 
     /// The values at even places.
