@@ -16,6 +16,7 @@ use ipuc_kernels::{
         BlockedPlan, ConvolutionEpilogue, ConvolutionShape, ConvolutionWeight, InputOrder, TransposedShape,
         blocked_convolution, convolution, depthwise, transposed,
     },
+    elementwise::{self, VectorFunction, functions},
     limits,
     matrix::{Matrix, MatrixMut},
     product::{
@@ -346,7 +347,36 @@ impl Bench {
         }
     }
 
+    /// Functions of values that the first-level cache holds: elements a second, their operations to fused multiply-adds.
+    fn functions(&self) {
+        self.function("erf", functions::ErrorFunction {});
+        self.function("exp", functions::Exponential {});
+        self.function("gelu", functions::Gelu {});
+        self.function("logistic", functions::Logistic {});
+        self.function("swish", functions::Swish { alpha: 1.0 });
+        self.function("tanh", functions::HyperbolicTangent {});
+    }
+
+    fn function(&self, name: &str, function: impl VectorFunction) {
+        let name = format!("function {name}");
+        if !self.wants(&name) {
+            return;
+        }
+        let mut values = values(2048);
+        let repeats = if self.quick { 1 } else { 500 };
+        let (mut peak, mut best) = (0.0_f64, f64::INFINITY);
+        for _ in 0..self.rounds() {
+            peak = peak.max(self.peak());
+            best = best.min(seconds(|| {
+                (0..repeats).for_each(|_| elementwise::apply(self.instructions, function, &mut values));
+            }));
+        }
+        let rate = (values.len() * repeats) as f64 / best;
+        report(&name, rate / 1e9, "G/s", rate * function.cost() as f64 / peak, "of peak");
+    }
+
     fn all(&self) {
+        self.functions();
         self.convolutions();
         let bytes = values(if self.quick { 512 * 64 } else { 4096 * 11008 * 3 });
         for m in [1, 2, 3, 4, 8, 16] {

@@ -18,6 +18,31 @@ pub fn apply(instructions: Instructions, function: impl VectorFunction, values: 
     instructions.run(Apply { function, values });
 }
 
+/// Vectors that a function is computed for side by side: it is a chain of operations that wait for each other, of which processors
+/// hold those of two or three vectors at a time.
+const TOGETHER: usize = 4;
+
+/// `values = function(values)`.
+#[inline(always)]
+pub fn change_vectors<S: Simd>(simd: S, function: impl VectorFunction, values: &mut [[f32; LANES]]) {
+    let (groups, rest) = values.as_chunks_mut::<TOGETHER>();
+    for group in groups {
+        let mut vectors = [simd.splat(0.0); TOGETHER];
+        for vector in 0..TOGETHER {
+            vectors[vector] = simd.load(&group[vector]);
+        }
+        for vector in 0..TOGETHER {
+            vectors[vector] = function.apply(simd, vectors[vector]);
+        }
+        for vector in 0..TOGETHER {
+            simd.store(vectors[vector], &mut group[vector]);
+        }
+    }
+    for values in rest {
+        simd.store(function.apply(simd, simd.load(values)), values);
+    }
+}
+
 struct Apply<'a, F> {
     function: F,
     values: &'a mut [f32],
@@ -29,9 +54,7 @@ impl<F: VectorFunction> Routine for Apply<'_, F> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let (values, rest) = self.values.as_chunks_mut::<LANES>();
-        for values in values {
-            simd.store(self.function.apply(simd, simd.load(values)), values);
-        }
+        change_vectors(simd, self.function, values);
         simd.store_partial(self.function.apply(simd, simd.load_partial(rest)), rest);
     }
 }

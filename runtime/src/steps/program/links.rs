@@ -1,7 +1,7 @@
 //! The steps that chains are made of.
 
 use ipuc_formats::ops::{ActivationFunction, Function, UnaryFunction};
-use ipuc_kernels::elementwise::{VectorFunction, functions};
+use ipuc_kernels::elementwise::{VectorFunction, change_vectors, functions};
 use ipuc_kernels::simd::{LANES, Simd};
 
 /// A step: its arguments are slots.
@@ -167,9 +167,7 @@ impl<S: Simd> FunctionUse for ChangeAll<'_, S> {
 
     #[inline(always)]
     fn of(self, function: impl VectorFunction) {
-        for value in self.values {
-            self.simd.store(function.apply(self.simd, self.simd.load(value)), value);
-        }
+        change_vectors(self.simd, function, self.values);
     }
 }
 
