@@ -45,6 +45,7 @@ mod readers;
 mod repeated;
 mod rotary;
 mod scaled_filters;
+mod shuffles;
 mod views;
 
 use crate::error::PassError;
@@ -73,6 +74,7 @@ pub const PATTERNS: &[Pattern] = &[
     Pattern { name: "group_normalization", apply: group_normalization::apply },
     Pattern { name: "scaled_filters", apply: scaled_filters::apply },
     Pattern { name: "batch_normalization", apply: batch_normalization::apply },
+    Pattern { name: "shuffles", apply: shuffles::apply },
     Pattern { name: "views", apply: views::apply },
     Pattern { name: "chains", apply: chains::apply },
     Pattern { name: "products", apply: products::apply },
