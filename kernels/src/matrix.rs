@@ -145,9 +145,36 @@ impl<'a> MatrixMut<'a> {
         &mut self.values[..self.rows * self.columns]
     }
 
+    /// Blocks of so many rows in order, the last of which may have fewer.
+    pub(crate) fn into_blocks(self, rows_each: usize) -> impl Iterator<Item = MatrixMut<'a>> {
+        let Self { values, rows, columns, stride } = self;
+        let blocks = values.chunks_mut((rows_each * stride).max(1)).take(rows.div_ceil(rows_each.max(1)));
+        blocks.enumerate().map(move |(block, values)| {
+            let rows = rows_each.min(rows - block * rows_each);
+            MatrixMut::with_stride(values, rows, columns, stride)
+        })
+    }
+
     /// The rows in order, each `[columns]`.
     pub fn into_rows(self) -> impl Iterator<Item = &'a mut [f32]> {
         let columns = self.columns;
         self.values.chunks_mut(self.stride.max(1)).take(self.rows).map(move |row| &mut row[..columns])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_have_rows_one_after_another() {
+        let mut values: Vec<f32> = (0..23).map(|value| value as f32).collect();
+        // Five rows of three, of which the last ends with the values.
+        let matrix = MatrixMut::with_stride(&mut values, 5, 3, 5);
+        let rows = |block: MatrixMut<'_>| block.into_rows().map(|row| row[0]).collect::<Vec<_>>();
+        assert_eq!(matrix.into_blocks(2).map(rows).collect::<Vec<_>>(), [vec![0.0, 5.0], vec![10.0, 15.0], vec![20.0]]);
+        let whole = MatrixMut::new(&mut values, 2, 4).into_blocks(24).map(rows).collect::<Vec<_>>();
+        assert_eq!(whole, [vec![0.0, 4.0]]);
+        assert_eq!(MatrixMut::new(&mut values, 0, 4).into_blocks(3).count(), 0);
     }
 }

@@ -73,8 +73,30 @@ pub fn panels_product(
             });
         }
     }
-    let mut shares = cut.shares(&parts, out);
-    run_all(instructions, cut.tasks(x, &parts, &mut shares, start, epilogue));
+    run_parts(instructions, &cut, (x, &parts), out, start, epilogue);
+}
+
+/// Runs the tasks that parts are cut into, side by side if there are several.
+pub(super) fn run_parts(
+    instructions: Instructions,
+    cut: &Cut,
+    (x, parts): (Matrix<'_>, &[Part<'_>]),
+    out: MatrixMut<'_>,
+    start: Start,
+    epilogue: Epilogue<'_>,
+) {
+    let [part] = parts else {
+        let mut shares = cut.shares(parts, out);
+        return run_all(instructions, cut.tasks(x, parts, &mut shares, start, epilogue));
+    };
+    // Tasks have whole rows: each lists its own, while the others do.
+    let own = outputs_of(part.first_output, part.panels);
+    let own = own.start..own.end.min(out.columns());
+    threads::each_mut(out.into_blocks(cut.rows).enumerate().collect(), |(index, block)| {
+        let mut rows: Vec<&mut [f32]> = block.reborrow().into_rows().map(|row| &mut row[own.clone()]).collect();
+        let (first_row, part, out) = (*index * cut.rows, part.clone(), &mut rows[..]);
+        instructions.run(&mut Task { x, first_row, part, out, start, epilogue });
+    });
 }
 
 /// Runs tasks, side by side if there are several.

@@ -10,7 +10,7 @@
 
 use super::{
     Epilogue, PANEL_OUTPUTS, PlainElements, PlainLayout, PlainMatrix,
-    multiply::{Cut, run_all},
+    multiply::{Cut, run_all, run_parts},
     task::{Operand, Part, Start, Task},
     thin,
 };
@@ -63,8 +63,7 @@ pub fn plain_product(
     let parts = threads::parts(x.rows() * weight.inputs * weight.outputs, usize::MAX);
     let cut = Cut::new(x.rows(), weight.inputs, panels, parts);
     let parts = weight.parts(cut.panels);
-    let mut shares = cut.shares(&parts, out);
-    run_all(instructions, cut.tasks(x, &parts, &mut shares, start, epilogue));
+    run_parts(instructions, &cut, (x, &parts), out, start, epilogue);
 }
 
 /// `out[m, n] (+)= x[m, k] · w` on this thread, within a routine; `out` has a slice a row.

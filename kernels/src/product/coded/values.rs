@@ -8,7 +8,7 @@ use crate::{
     matrix::{Matrix, MatrixMut},
     product::{
         Epilogue, PANEL_OUTPUTS, Start,
-        multiply::{Cut, run_all},
+        multiply::{Cut, run_parts},
         panels::RUN,
         task::{Operand, Part},
     },
@@ -47,8 +47,7 @@ pub fn coded_product(
     if rows > 0 && out.columns() > 0 {
         let cut = Cut::new(rows, depth, panels, threads::parts(rows * depth * panels * PANEL_OUTPUTS, usize::MAX));
         let parts: Vec<_> = open.parts(layout, pieces, cut.panels).into_iter().map(operand).collect();
-        let mut shares = cut.shares(&parts, out);
-        run_all(instructions, cut.tasks(x, &parts, &mut shares, start, epilogue));
+        run_parts(instructions, &cut, (x, &parts), out, start, epilogue);
     }
     open.end(layout, pieces);
 }
