@@ -52,7 +52,9 @@ impl Planes {
         let (rows_each, planes_each) = self.cut(parts);
         let of_band = (rows_each * self.row_length).max(1);
         let mut planes: Vec<&mut [f32]> = out.chunks_mut((self.rows * self.row_length).max(1)).collect();
-        let mut outputs: Vec<&mut [f32]> = Vec::with_capacity(planes.len() * self.rows.div_ceil(rows_each));
+        let mut outputs: Vec<&mut [f32]> = Vec::new();
+        // So that nothing moves while they are listed.
+        let _ = outputs.try_reserve(planes.len() * self.rows.div_ceil(rows_each));
         let first_rows = (0..self.rows).step_by(rows_each);
         for _ in first_rows.clone() {
             for plane in &mut planes {

@@ -102,13 +102,13 @@ impl<'a> Compiled<'a> {
                     let found = tensor(operand.into()).ok_or_else(|| missing(ProgramError::Operand { operand }))?;
                     check_shape(found.shape(), shape)?;
                     match single(found)? {
-                        Some(value) => Kind::Constant(Register::filled(found.dtype(), value, 1)),
+                        Some(value) => Kind::Constant(Register::of_value(found.dtype(), value)),
                         None => Kind::Operand(found.dtype(), Source::new(found, shape)?),
                     }
                 }
                 Argument::Constant(dtype, bits) => {
                     let wrong = || missing(ProgramError::Constant { dtype, bits });
-                    Kind::Constant(Register::filled(dtype, scalar_of_bits(dtype, bits).ok_or_else(wrong)?, 1))
+                    Kind::Constant(Register::of_value(dtype, scalar_of_bits(dtype, bits).ok_or_else(wrong)?))
                 }
                 Argument::Step(step) => Kind::Step(program.steps[usize::from(step)].to),
             };

@@ -60,12 +60,12 @@ impl Register {
         }
     }
 
-    /// One value, `count` times.
-    pub(super) fn filled(dtype: DType, value: Scalar, count: usize) -> Register {
+    /// One value.
+    pub(super) fn of_value(dtype: DType, value: Scalar) -> Register {
         match Class::of(dtype) {
-            Class::Float => Register::Float(vec![float(value); count]),
-            Class::Integer => Register::Integer(vec![integer(value); count]),
-            Class::General => Register::General(vec![value; count]),
+            Class::Float => Register::Float(vec![float(value)]),
+            Class::Integer => Register::Integer(vec![integer(value)]),
+            Class::General => Register::General(vec![value]),
         }
     }
 
