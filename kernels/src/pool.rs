@@ -90,8 +90,11 @@ impl Windows {
     }
 }
 
-/// Elements of each window.
+/// Elements of each window; none where they do not matter.
 fn all_counts(kind: PoolKind, axes: &[WindowAxis]) -> Vec<f32> {
+    if kind == PoolKind::Max {
+        return Vec::new();
+    }
     let mut all = vec![1usize];
     for axis in axes {
         let inner = counts(kind, axis);
@@ -154,7 +157,7 @@ impl Planes<'_> {
         let begin = last.pad_begin.min(width);
         let count = last.input.min(width - begin);
         let inputs = rows.inputs * last.input;
-        for (plane, out) in out.chunks_exact_mut(rows.counts.len()).enumerate() {
+        for (plane, out) in out.chunks_exact_mut(rows.windows).enumerate() {
             let (x, mut first) = (&x[plane * inputs..][..inputs], 0);
             for (out, &end) in out.chunks_exact_mut(last.output).zip(&rows.seen.ends) {
                 largest_of_rows(simd, (x, last.input), &rows.seen.rows[first..end], &mut line[begin..][..count]);
@@ -183,7 +186,7 @@ impl Planes<'_> {
         let stride = if ADJACENT { 1 } else { 2 };
         let plane_inputs = rows.inputs * last.input;
         let mut padded = scratch(rows.inputs * width);
-        for (plane, out) in out.chunks_exact_mut(rows.counts.len()).enumerate() {
+        for (plane, out) in out.chunks_exact_mut(rows.windows).enumerate() {
             rows.pad(&x[plane * plane_inputs..][..plane_inputs], kind.start(), &mut padded);
             let mut begin = 0;
             for (row, out) in out.chunks_exact_mut(last.output).enumerate() {

@@ -25,7 +25,9 @@ pub(super) struct Blocks {
     /// Values of a plane of inputs.
     inputs: usize,
     taps: usize,
-    /// Elements of each window, the same for all values of a line.
+    /// Windows of a plane.
+    windows: usize,
+    /// Elements of each of them, the same for all values of a line, where they matter.
     counts: Vec<f32>,
 }
 
@@ -41,17 +43,18 @@ impl Blocks {
         is_line && outer.iter().all(is_near) && seen <= MOST_ROWS
     }
 
-    /// Of axes that fit; `counts` are the elements of each window.
+    /// Of axes that fit; `counts` are the elements of each window, where they matter.
     pub(super) fn new(outer: &[WindowAxis], counts: Vec<f32>) -> Blocks {
         let (columns, rows) = outer.split_last().map_or((WindowAxis::POINT, outer), |(last, rows)| (*last, rows));
         let inputs = window::inputs(rows) * columns.input * HALF;
-        Blocks { seen: SeenRows::new(rows), columns, inputs, taps: window::taps(rows) * columns.kernel, counts }
+        let (windows, taps) = (window::outputs(outer), window::taps(outer));
+        Blocks { seen: SeenRows::new(rows), columns, inputs, taps, windows, counts }
     }
 
     /// Planes of outputs, of so many images, from those of inputs.
     pub(super) fn pool(&self, kind: PoolKind, images: usize, x: &[f32], out: &mut [f32]) {
         let (rows, columns) = (self.seen.ends.len(), self.columns.output);
-        let planes = out.len() / (self.counts.len() * HALF);
+        let planes = out.len() / (self.windows * HALF);
         let row_length = columns * HALF;
         let planes = Planes { images, planes, together: 2, rows, columns, row_length, fewest_windows: FEWEST_OF_BANDS };
         planes.each(out.len().saturating_mul(self.taps), out, |Band { first_row, first_plane, out }| {
@@ -93,12 +96,11 @@ impl Routine for Pair<'_> {
         let rows = low.chunks_exact_mut(columns.output).zip(high.chunks_exact_mut(columns.output));
         for (row, (low, high)) in (first_row..).zip(rows) {
             let lines = blocks.seen.of(row).0;
-            let counts = &blocks.counts[row * columns.output..][..columns.output];
             for column in 0..columns.output {
                 let taps = if inside.contains(&column) { 0..columns.kernel } else { columns.taps(column) };
                 let mut total = blocks.window(simd, kind, planes, lines, column, taps);
                 if kind != PoolKind::Max {
-                    total = simd.divide(total, simd.splat(counts[column]));
+                    total = simd.divide(total, simd.splat(blocks.counts[row * columns.output + column]));
                 }
                 simd.store_halves(total, &mut low[column], &mut high[column]);
             }

@@ -13,7 +13,9 @@ pub(super) struct Rows {
     pub(super) inputs: usize,
     /// Rows of the input that the windows of each row of outputs have.
     pub(super) seen: SeenRows,
-    /// Elements of each window of a plane.
+    /// Windows of a plane.
+    pub(super) windows: usize,
+    /// Elements of each of them, where they matter.
     pub(super) counts: Vec<f32>,
     /// Values of a row with its padding.
     pub(super) width: usize,
@@ -28,7 +30,8 @@ impl Rows {
 
     pub(super) fn new(outer: &[WindowAxis], last: WindowAxis, counts: Vec<f32>) -> Rows {
         let width = last.output.next_multiple_of(LANES) * last.stride + last.kernel.saturating_sub(1) * last.dilation;
-        Rows { last, inputs: window::inputs(outer), seen: SeenRows::new(outer), counts, width }
+        let windows = window::outputs(outer) * last.output;
+        Rows { last, inputs: window::inputs(outer), seen: SeenRows::new(outer), windows, counts, width }
     }
 
     /// Copies a plane with its padding before and behind each row.
