@@ -87,14 +87,15 @@ mod tests {
         let mut out = vec![0.0; planes.planes * planes.rows * planes.row_length];
         let bands = Mutex::new(Vec::new());
         Team::new(2).unwrap().run(|| {
-            planes.each_of(parts, &mut out, |band| {
-                let lengths = band.out.iter().map(|out| out.len() / planes.row_length).collect();
-                bands.lock().unwrap().push((band.first_row, band.first_plane, lengths));
+            // In order.
+            threads::serially(|| {
+                planes.each_of(parts, &mut out, |band| {
+                    let lengths = band.out.iter().map(|out| out.len() / planes.row_length).collect();
+                    bands.lock().unwrap().push((band.first_row, band.first_plane, lengths));
+                });
             });
         });
-        let mut bands = bands.into_inner().unwrap();
-        bands.sort_unstable();
-        bands
+        bands.into_inner().unwrap()
     }
 
     #[test]

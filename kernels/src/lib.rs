@@ -5,8 +5,8 @@
 //! - **One algorithm, several instruction sets.** Kernels are generic over [`simd::Simd`], a token that exists only where
 //!   the processor has the instructions. `simd/portable.rs` is plain Rust and right everywhere; `simd/avx2.rs`, `simd/avx512.rs`
 //!   and `simd/neon.rs` are the only files here with `unsafe`, besides `simd/amx.rs`, the matrix tiles that convolutions of
-//!   integers use beside AVX-512, and `team.rs` that lends work to threads. [`simd::Instructions`] chooses at run time, once for
-//!   a call.
+//!   integers use beside AVX-512, and `team.rs` and `team/tasks.rs`, which lend work to threads. [`simd::Instructions`] chooses at
+//!   run time, once for a call.
 //! - **A vector is 16 lanes of f32 on every instruction set**, as wide as a panel of weights. AVX2 holds it in two registers,
 //!   NEON in four.
 //! - **Defined order.** Each output element is reduced in an order that depends on the length of its reduction only: not on

@@ -380,7 +380,9 @@ pub fn copy_slices<T: Copy + Send + Sync>(source: &[T], starts: &[usize], length
             slice.copy_from_slice(&source[start..start + length]);
         }
     };
-    let slices = starts.len().div_ceil(parts_of_moves(target.len(), starts.len()));
+    // Slices are copied by words, whatever their elements are.
+    let moves = if length == 1 { target.len() } else { size_of_val(target) / size_of::<f32>() };
+    let slices = starts.len().div_ceil(parts_of_moves(moves, starts.len()));
     let tasks = target.chunks_mut(slices * length).zip(starts.chunks(slices)).collect();
     each(tasks, |(target, starts)| fill(starts, target));
 }

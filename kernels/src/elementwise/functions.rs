@@ -27,7 +27,9 @@ fn polynomial<S: Simd, const N: usize>(simd: S, x: S::Vector, coefficients: [f32
 /// `(exp(r) - 1, n)` with x = r + n * log(2), for |x| up to 105. Polynomial of Cephes `expf`.
 #[inline(always)]
 fn reduced_exponential<S: Simd>(simd: S, x: S::Vector) -> (S::Vector, S::Vector) {
-    let n = simd.round(simd.multiply(x, simd.splat(std::f32::consts::LOG2_E)));
+    // A sum with this has no places behind the point.
+    let shift = simd.splat(12_582_912.0);
+    let n = simd.subtract(simd.fused(x, simd.splat(std::f32::consts::LOG2_E), shift), shift);
     // log(2) in two parts, of which the first has few bits.
     let r = simd.fused(n, simd.splat(-0.693_359_4), x);
     let r = simd.fused(n, simd.splat(2.121_944_4e-4), r);
@@ -53,13 +55,7 @@ const GREATEST_EXPONENT: f32 = 89.0;
 /// exp(x), to 1 ULP (below the normal numbers, 1 unit of those).
 #[inline(always)]
 pub fn exponential<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
-    exponential_within(simd, x, limit(simd, x, LEAST_EXPONENT, GREATEST_EXPONENT))
-}
-
-/// As [`exponential`]; `limited` is x from [`LEAST_EXPONENT`] to [`GREATEST_EXPONENT`].
-#[inline(always)]
-fn exponential_within<S: Simd>(simd: S, x: S::Vector, limited: S::Vector) -> S::Vector {
-    let (less_one, n) = reduced_exponential(simd, limited);
+    let (less_one, n) = reduced_exponential(simd, limit(simd, x, LEAST_EXPONENT, GREATEST_EXPONENT));
     simd.scale_by_power_from(simd.add(less_one, simd.splat(1.0)), n, x, LEAST_EXPONENT)
 }
 
@@ -141,7 +137,7 @@ pub fn logistic<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
     let (less_one, n) = reduced_exponential(simd, negative);
     let scale = simd.splat(SCALE);
     let e = simd.scale_by_power(simd.fused(less_one, scale, scale), n);
-    simd.multiply(scale, simd.reciprocal(simd.add(scale, e)))
+    simd.multiply_from(scale, simd.reciprocal(simd.add(scale, e)), x, LEAST_EXPONENT)
 }
 
 /// erf(x), to 2 ULP. Polynomials by N. Juffa (2014).

@@ -18,8 +18,8 @@ pub fn apply(instructions: Instructions, function: impl VectorFunction, values: 
     instructions.run(Apply { function, values });
 }
 
-/// Vectors that a function is computed for side by side: it is a chain of operations that wait for each other, of which processors
-/// hold those of two or three vectors at a time.
+/// Vectors that are loaded before a function is computed for each, and stored behind all: chains of operations that do not wait for
+/// each other follow more closely.
 const TOGETHER: usize = 4;
 
 /// `values = function(values)`.

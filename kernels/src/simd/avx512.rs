@@ -262,6 +262,15 @@ impl Simd for Avx512 {
         }
     }
 
+    #[inline(always)]
+    fn multiply_from(self, a: Self::Vector, b: Self::Vector, x: Self::Vector, least: f32) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe {
+            let is_seen = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(x, _mm512_set1_ps(least));
+            _mm512_maskz_mul_ps(is_seen, a, b)
+        }
+    }
+
     /// From an estimate of 14 bits: processors divide 16 lanes one half after the other.
     #[inline(always)]
     fn reciprocal(self, a: Self::Vector) -> Self::Vector {

@@ -226,6 +226,14 @@ pub trait Simd: Copy + Send + Sync + 'static {
         self.scale_by_power(a, exponent)
     }
 
+    /// `a * b` in lanes whose `x` is not less than `least`; in others, where it is 0, without the slow path that processors take where
+    /// a product underflows.
+    #[inline(always)]
+    fn multiply_from(self, a: Self::Vector, b: Self::Vector, x: Self::Vector, least: f32) -> Self::Vector {
+        let _ = (x, least);
+        self.multiply(a, b)
+    }
+
     /// 1 / a, to 1 ULP, of numbers that are normal as their reciprocals are.
     #[inline(always)]
     fn reciprocal(self, a: Self::Vector) -> Self::Vector {

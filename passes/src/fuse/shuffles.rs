@@ -2,46 +2,51 @@
 //! concatenated by turns: it is copied once, not twice.
 //!
 //! ```text
-//! constant @two : i64[4] = i64[4]:0000000000000000020000000000000003000000000000000500000000000000
+//! constant @two : i64[4] = i64[4]:0000000000000000020000000000000003000000000000002000000000000000
 //! entry "main"("a", "b") -> ("y") = block 0
-//! block 0(%a : f32[n, 3, 5], %b : f32[n, 3, 5]) {
-//!   %c : f32[n, 6, 5] = concat axis=1 %a, %b from "concat"
-//!   %v : f32[n, 2, 3, 5] = reshape allow_zero=0 %c, @two from "two"
-//!   %y : f32[n, 3, 2, 5] = transpose permutation=[0, 2, 1, 3] %v from "turns"
+//! block 0(%a : f32[n, 3, 32], %b : f32[n, 3, 32]) {
+//!   %c : f32[n, 6, 32] = concat axis=1 %a, %b from "concat"
+//!   %v : f32[n, 2, 3, 32] = reshape allow_zero=0 %c, @two from "two"
+//!   %y : f32[n, 3, 2, 32] = transpose permutation=[0, 2, 1, 3] %v from "turns"
 //!   return %y
 //! }
 //! ```
 //! becomes
 //! ```text
-//! constant @1 : i64[4] = i64[4]:0000000000000000030000000000000001000000000000000500000000000000
+//! constant @1 : i64[4] = i64[4]:0000000000000000030000000000000001000000000000002000000000000000
 //! entry "main"("a", "b") -> ("y") = block 0
-//! block 0(%a : f32[n, 3, 5], %b : f32[n, 3, 5]) {
-//!   %5 : f32[n, 3, 1, 5] = reshape allow_zero=0 %a, @1 from "concat + two + turns"
-//!   %6 : f32[n, 3, 1, 5] = reshape allow_zero=0 %b, @1 from "concat + two + turns"
-//!   %y : f32[n, 3, 2, 5] = concat axis=2 %5, %6 from "concat + two + turns"
+//! block 0(%a : f32[n, 3, 32], %b : f32[n, 3, 32]) {
+//!   %5 : f32[n, 3, 1, 32] = reshape allow_zero=0 %a, @1 from "concat + two + turns"
+//!   %6 : f32[n, 3, 1, 32] = reshape allow_zero=0 %b, @1 from "concat + two + turns"
+//!   %y : f32[n, 3, 2, 32] = concat axis=2 %5, %6 from "concat + two + turns"
 //!   return %y
 //! }
 //! ```
 //!
-//! Results keep their bits. Leaves alone: operands of different extents, and concatenations that others read, too.
+//! Results keep their bits. Leaves alone: operands of different extents, concatenations that others read, too, and few elements behind
+//! the axis.
 
 use super::readers::Steps;
-use crate::ir::{Constant, Graph, Operand, Step, ValueId, reshape_extents};
+use crate::ir::{Constant, ConstantId, Graph, Operand, Step, ValueId, reshape_extents};
 use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::dim::Dim;
 use ipuc_formats::fact::Fact;
 use ipuc_formats::ops::{Concat, Op, Reshape, normalize_axis};
 use ipuc_formats::tensor::Tensor;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+
+/// Elements behind the axis from which on they are copied as a row; fewer are transposed faster than they are copied.
+const SHORTEST_RUN: i64 = 32;
 
 /// Concatenate by turns what is taken by turns; gives how many steps are replaced or gone.
 pub(super) fn apply(graph: &mut Graph, index: BlockIndex) -> usize {
     let mut steps = Steps::take(graph.block_mut(index));
+    let mut shapes = HashMap::new();
     let mut changed = 0;
     for at in 0..steps.len() {
         let Some(shuffle) = shuffle(graph, &steps, at) else { continue };
-        changed += rewrite(graph, &mut steps, at, shuffle).unwrap_or(0);
+        changed += rewrite(graph, &mut steps, (at, shuffle), &mut shapes).unwrap_or(0);
     }
     steps.give_back(graph.block_mut(index));
     changed
@@ -75,6 +80,7 @@ fn shuffle(graph: &Graph, steps: &Steps, at: usize) -> Option<Shuffle> {
     let axis = normalize_axis(axis, dims.len()).ok()?;
     let is_alike = |&operand: &Operand| graph.fact(operand).is_some_and(|fact| fact.kind == of_first.kind);
     let is_known = dims[axis].as_known().is_some();
+    let run = dims[axis + 1..].iter().try_fold(1i64, |run, dim| run.checked_mul(dim.as_known()?));
     let count = i64::try_from(concat.operands.len()).ok()?;
     // The view has an axis for the operands before theirs, and the two change places.
     let mut taken_apart = dims.clone();
@@ -83,6 +89,7 @@ fn shuffle(graph: &Graph, steps: &Steps, at: usize) -> Option<Shuffle> {
     exchanged.swap(axis, axis + 1);
     let fits = count > 1
         && is_known
+        && run.is_some_and(|run| run >= SHORTEST_RUN)
         && concat.operands.iter().all(is_alike)
         && transpose.permutation == exchanged
         && graph.fact(Operand::Value(viewed))?.dims()? == taken_apart;
@@ -90,7 +97,12 @@ fn shuffle(graph: &Graph, steps: &Steps, at: usize) -> Option<Shuffle> {
 }
 
 /// Puts a concatenation by turns in the place of the exchange; gives how many steps are replaced or gone.
-fn rewrite(graph: &mut Graph, steps: &mut Steps, at: usize, shuffle: Shuffle) -> Option<usize> {
+fn rewrite(
+    graph: &mut Graph,
+    steps: &mut Steps,
+    (at, shuffle): (usize, Shuffle),
+    shapes: &mut HashMap<Vec<i64>, ConstantId>,
+) -> Option<usize> {
     let Shuffle { operands, axis, dims, before } = shuffle;
     let dtype = graph.fact(*operands.first()?)?.dtype()?;
     let mut with_turns = dims.clone();
@@ -104,7 +116,10 @@ fn rewrite(graph: &mut Graph, steps: &mut Steps, at: usize, shuffle: Shuffle) ->
         }
     }
     let name: Arc<str> = Arc::from(names.join(" + "));
-    let shape = Operand::Constant(graph.add_constant(Constant::of(Tensor::vector_i64(&extents), None)));
+    let shape = shapes
+        .entry(extents)
+        .or_insert_with_key(|extents| graph.add_constant(Constant::of(Tensor::vector_i64(extents), None)));
+    let shape = Operand::Constant(*shape);
     let mut by_turns: Vec<Operand> = Vec::with_capacity(operands.len());
     for operand in operands {
         let value: ValueId = graph.add_value(Fact::tensor(dtype, with_turns.clone()), None);

@@ -22,7 +22,8 @@ use crate::{
 };
 
 /// Inputs that are multiplied for all windows of a task before the next ones: their weights stay in the first-level cache, those of
-/// several panels too where these are multiplied together. Where windows have several taps, runs have another number of inputs.
+/// several panels too where these are multiplied together. Where windows have several taps, which read the same values again, runs are
+/// longer, and weights come from the second-level cache.
 const MOST_INPUTS: usize = 256;
 const MOST_INPUTS_OF_TWO: usize = 224;
 const MOST_INPUTS_OF_FOUR: usize = 128;
@@ -51,9 +52,11 @@ const MOST_WINDOWS: usize = 768;
 /// Windows of a task whose sums wait in memory for further inputs.
 const MOST_WAITING: usize = 192;
 
-/// Windows of tasks of many are multiples of both tiles', so that wide ones fill them.
-const MANY_WINDOWS: usize = 10 * WHOLE_TILES;
+/// Windows that both the least tiles and halves of wide ones fill: tasks of many windows have a multiple of so many, where rows do.
 const WHOLE_TILES: usize = TILE_ROWS * WIDE_ROWS / 2;
+
+/// Windows of a task that are so many: it has a tenth more at most.
+const MANY_WINDOWS: usize = 10 * WHOLE_TILES;
 
 /// Fewest windows of a task.
 const FEWEST_WINDOWS: usize = 48;
@@ -164,7 +167,9 @@ fn windows_each(common: &Common<'_>, windows: usize, panels: usize, parts: usize
     // About as many in each task: a short last one would read all weights for few windows.
     let tasks = (windows / each).max(1);
     let each = windows.div_ceil(tasks);
-    each.next_multiple_of(if each < MANY_WINDOWS { TILE_ROWS } else { WHOLE_TILES })
+    let columns = common.plan.axes().last().map_or(1, |columns| columns.output);
+    let has_wide_rows = each >= MANY_WINDOWS && columns.is_multiple_of(WIDE_ROWS / 2);
+    each.next_multiple_of(if has_wide_rows { WHOLE_TILES } else { TILE_ROWS })
 }
 
 /// How many windows and panels a task has.
@@ -324,11 +329,15 @@ impl<'a> Task<'a> {
         self.places.get_or_make(|| LinePlaces::new(places(axes, windows.clone(), CHANNEL_BLOCK), windows.len(), step))
     }
 
-    /// Whether rows of its windows begin and end with wide tiles or halves of them.
+    /// Whether wide tiles, and halves of them where there is padding, fill rows of its windows. In rows of one wide tile padding would
+    /// leave halves alone.
     fn is_wide(&self) -> bool {
+        let half = WIDE_ROWS / 2;
         match self.common.plan.axes() {
             [.., _, columns] => {
-                [columns.output, self.windows.start].iter().all(|end| end.is_multiple_of(WIDE_ROWS / 2))
+                columns.output >= 2 * WIDE_ROWS
+                    && columns.output.is_multiple_of(half)
+                    && self.windows.start.is_multiple_of(half)
             }
             [] | [_] => true,
         }

@@ -77,7 +77,7 @@ impl<'a> Finish<'a> {
     }
 }
 
-/// Panels that are multiplied together at most: where registers hold the sums of six windows of four, or eight of two, each value is
+/// Panels that are multiplied together at most: where registers hold the sums of six windows of four, or 14 of two, each value is
 /// read for all of them.
 #[inline(always)]
 pub(super) const fn panels_together<S: Simd>() -> usize {
@@ -152,8 +152,8 @@ impl<const PANELS: usize> PanelTiles<'_, '_, '_, PANELS> {
         let left = self.operands.windows - window;
         // One that leaves a few is followed by a short one.
         let leaves_enough = left == WIDE_ROWS || left >= WIDE_ROWS + TILE_ROWS;
-        if const { PANELS == 2 } && self.operands.is_wide && leaves_enough {
-            return if self.operands.have_wide_tile(window) { WIDE_ROWS } else { WIDE_ROWS / 2 };
+        if const { PANELS == 2 } && leaves_enough && self.operands.has_wide_tiles() {
+            return if self.operands.fill_wide_tile(window) { WIDE_ROWS } else { WIDE_ROWS / 2 };
         }
         // About as many in each tile: sums of few windows are fewer than two units have in flight.
         let most = if const { PANELS == 2 } { 8 } else { 6 };
@@ -288,5 +288,56 @@ pub(super) fn lines<'l, const ROWS: usize>(
         [low, high, ..] => [block(low), block(high)],
         [low] => [block(low), nowhere],
         [] => [nowhere, &mut []],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        convolution::blocked::tile::{Inputs, Values},
+        places::places,
+        simd::{Layout, LinePlaces, Lines, Within},
+        window::WindowAxis,
+    };
+
+    /// The tiles of two panels over rows of so many windows of 3 x 3 taps.
+    fn tiles((rows, columns): (usize, usize), pad: usize, is_wide: bool) -> Vec<usize> {
+        let axis = |output: usize, pad: usize| WindowAxis {
+            input: output + 2 - 2 * pad,
+            output,
+            kernel: 3,
+            stride: 1,
+            dilation: 1,
+            pad_begin: pad,
+            pad_end: pad,
+        };
+        let axes = [axis(rows, 0), axis(columns, pad)];
+        let windows = rows * columns;
+        let lines = LinePlaces::new(places(&axes, 0..windows, CHANNEL_BLOCK), windows, CHANNEL_BLOCK);
+        let image = vec![0.0; axes[0].input * axes[1].input * CHANNEL_BLOCK];
+        let layout = Layout { blocks: 1, block_distance: image.len(), length: CHANNEL_BLOCK };
+        let values = Values { lines: Lines::new(&image, &lines, layout), taps: 9, within: Within::Taps };
+        let inputs = Inputs::Blocks(0..1);
+        let (panels, next) = ([&[][..]; 2], [&[][..]; 2]);
+        let operands = Operands { values, windows, inputs: &inputs, panels, next, asked: 0, asks: false, is_wide };
+        let (start, finish) = (Start::Zero, [Finish::default(); 2]);
+        let tiles = PanelTiles { operands, start, ends: true, waiting: &mut [], finish, out: &mut [] };
+        let (mut found, mut window) = (Vec::new(), 0);
+        while window < windows {
+            found.push(tiles.rows_together(window).min(windows - window));
+            window += found[found.len() - 1];
+        }
+        found
+    }
+
+    #[test]
+    fn wide_tiles_fill_rows_with_halves_where_there_is_padding() {
+        assert_eq!(tiles((2, 28), 1, true), [7, 14, 7, 7, 14, 7]);
+        assert_eq!(tiles((2, 42), 1, true), [7, 14, 14, 7, 7, 14, 14, 7]);
+        assert_eq!(tiles((2, 28), 0, true), [14; 4]);
+        assert_eq!(tiles((2, 28), 1, false), [8; 7]);
+        assert_eq!(tiles((1, 17), 0, true), [6, 6, 5], "three would be left");
+        assert_eq!(tiles((1, 18), 0, true), [14, 4]);
     }
 }

@@ -269,7 +269,9 @@ fn rows_are_tiles_of_many_windows() {
 fn pieces_add_up() {
     let axis = WindowAxis { input: 9, output: 9, kernel: 3, stride: 1, dilation: 1, pad_begin: 1, pad_end: 1 };
     let planes = ConvolutionShape { batch: 1, groups: 1, group_inputs: 71, group_outputs: 40, axes: vec![axis; 2] };
-    for case in [deep(1), deep(2), Case::of_planes(planes)] {
+    let row = WindowAxis { input: 55, output: 28, stride: 2, ..axis };
+    let wide = ConvolutionShape { batch: 1, groups: 1, group_inputs: 72, group_outputs: 40, axes: vec![axis, row] };
+    for case in [deep(1), deep(2), Case::new(wide), Case::of_planes(planes)] {
         let shape = &case.shape;
         let (depth, panels) = (shape.depth(), 3 * shape.groups);
         let packed: Vec<f32> = pack_group(shape, &case.weight);

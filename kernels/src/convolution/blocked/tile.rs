@@ -23,7 +23,7 @@ pub(super) struct Operands<'a, const PANELS: usize> {
     pub asked: usize,
     /// Whether windows ask for the lines of those behind them.
     pub asks: bool,
-    /// Whether rows of windows begin and end with tiles of [`WIDE_ROWS`] or of half of them.
+    /// Whether tiles of [`WIDE_ROWS`], and halves of them, fill rows of windows.
     pub is_wide: bool,
 }
 
@@ -115,17 +115,23 @@ impl<const PANELS: usize> Operands<'_, PANELS> {
         self.add_blocks::<S, ROWS, SUMS, 0, Rows<'_, ROWS>>(simd, window, blocks, sums)
     }
 
-    /// Whether wide tiles have code for the lines of windows from this one on.
+    /// Whether wide tiles have code for lines like these, as [`Operands::add`] tells them.
     #[inline(always)]
-    pub(super) fn have_wide_tile(&self, window: usize) -> bool {
+    pub(super) fn has_wide_tiles(&self) -> bool {
         let lines = self.values.lines;
-        let are_steps = match (lines.step(), lines.length()) {
-            (2, _) => lines.are_steps::<WIDE_ROWS, 2>(window),
-            (8, 8) => lines.are_steps::<WIDE_ROWS, 8>(window),
-            (16, 8) => lines.are_steps::<WIDE_ROWS, 16>(window),
-            _ => false,
-        };
-        self.is_wide && are_steps && matches!(self.inputs, Inputs::Blocks(_))
+        let has_code = matches!((lines.step(), lines.length()), (2, _) | (8 | 16, 8));
+        self.is_wide && has_code && matches!(self.inputs, Inputs::Blocks(_))
+    }
+
+    /// Whether the lines of windows from this one on are at one distance as far as a wide tile reaches.
+    #[inline(always)]
+    pub(super) fn fill_wide_tile(&self, window: usize) -> bool {
+        let lines = self.values.lines;
+        match lines.step() {
+            2 => lines.are_steps::<WIDE_ROWS, 2>(window),
+            8 => lines.are_steps::<WIDE_ROWS, 8>(window),
+            _ => lines.are_steps::<WIDE_ROWS, 16>(window),
+        }
     }
 
     /// Asks for some of the weights that come next.

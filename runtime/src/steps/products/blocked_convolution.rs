@@ -1,6 +1,7 @@
 //! Convolutions over blocks of channels: as convolutions, with a kernel of their own.
 
 use super::convolution::{Resolved, convolve, dtype, has_kernel};
+use super::floats::Changes;
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{self, BlockedConvolution};
@@ -24,7 +25,8 @@ impl Kernel for BlockedConvolution {
         };
         let order = if self.plain_inputs { InputOrder::Planes } else { InputOrder::Blocks };
         let plan = resolved.blocked(order);
-        let result = convolve(self, &self.program, operands, context, &resolved, |x, weight, out, post| {
+        let program = (&self.program, Changes::WithinTasks);
+        let result = convolve(self, program, operands, context, &resolved, |x, weight, out, post| {
             blocked_convolution(Instructions::best(), plan, x, weight, out, post);
         })?;
         Ok(vec![result.into()])

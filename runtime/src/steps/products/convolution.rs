@@ -88,7 +88,8 @@ impl Kernel for Convolution {
         let Some(resolved) = Resolved::of(&operands, context, resolve)? else {
             return run_reference(self, operands, context);
         };
-        let result = convolve(self, &self.program, operands, context, &resolved, |x, weight, out, post| {
+        let program = (&self.program, Changes::OfFewOrMany);
+        let result = convolve(self, program, operands, context, &resolved, |x, weight, out, post| {
             convolution(Instructions::best(), &resolved.shape, x, weight, out, post);
         })?;
         Ok(vec![result.into()])
@@ -159,7 +160,7 @@ impl Resolved {
 /// [`KernelError`] where operands do not fit or cannot be read, where memory is short, and of the program.
 pub(super) fn convolve(
     operator: &dyn Product,
-    program: &Program,
+    (program, changes): (&Program, Changes),
     mut operands: Vec<Operand>,
     context: &mut Context<'_>,
     resolved: &Resolved,
@@ -201,6 +202,6 @@ pub(super) fn convolve(
     };
     match fused {
         Some(_) => produce(context, x.dtype(), result_shape, |out| fill(out, None)),
-        None => after_sums(program, x.dtype(), (result_shape, Changes::Always), &further, context, fill),
+        None => after_sums(program, x.dtype(), (result_shape, changes), &further, context, fill),
     }
 }

@@ -18,8 +18,7 @@ use ipuc_kernels::threads::{chunks, parts};
 /// Sums that the second-level cache holds.
 const NEAR_SUMS: usize = 1 << 18;
 
-/// Up to this many rows of a product are changed by the tasks that compute their sums: threads need not be called a second time for
-/// them.
+/// Rows of a product that are few.
 const FEW_ROWS: usize = 4;
 
 /// Types that are computed in f32.
@@ -27,13 +26,14 @@ pub(in crate::steps) fn computes_in_f32(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
 }
 
-/// When a program changes the sums of a product.
-#[derive(Clone, Copy, PartialEq)]
+/// When a program changes the sums of a product: to change them afterwards, threads are called a second time; within tasks, short pieces
+/// of them cost more to begin than to change.
+#[derive(Clone, Copy)]
 pub(in crate::steps) enum Changes {
-    /// Each task changes its own, which lie side by side for long.
-    Always,
-    /// Tasks do where rows are few, or would leave the cache before all are there. Others are short, and are changed afterwards.
-    WithinLongRows,
+    /// Within the tasks that compute them: pieces are long.
+    WithinTasks,
+    /// Within tasks where rows are few, or sums so many that they would leave the cache; else afterwards.
+    OfFewOrMany,
 }
 
 impl Changes {
@@ -41,8 +41,8 @@ impl Changes {
     fn are_within_tasks(self, shape: &[usize]) -> bool {
         let rows: usize = shape[..shape.len().saturating_sub(1)].iter().product();
         match self {
-            Changes::Always => true,
-            Changes::WithinLongRows => rows <= FEW_ROWS || shape.iter().product::<usize>() > NEAR_SUMS,
+            Changes::WithinTasks => true,
+            Changes::OfFewOrMany => rows <= FEW_ROWS || shape.iter().product::<usize>() > NEAR_SUMS,
         }
     }
 }

@@ -198,7 +198,7 @@ impl InF32<'_> {
         };
         match fused {
             Some(_) => produce(context, a.dtype(), shape, |out| fill(out, None)),
-            None => after_sums(program, a.dtype(), (shape, Changes::WithinLongRows), self.further, context, fill),
+            None => after_sums(program, a.dtype(), (shape, Changes::OfFewOrMany), self.further, context, fill),
         }
     }
 

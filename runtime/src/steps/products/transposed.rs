@@ -45,7 +45,8 @@ impl Kernel for ConvolutionTranspose {
             }
             Ok(())
         };
-        let result = after_sums(&self.program, x.dtype(), (&result_shape, Changes::Always), &further, context, fill)?;
+        let result =
+            after_sums(&self.program, x.dtype(), (&result_shape, Changes::OfFewOrMany), &further, context, fill)?;
         Ok(vec![result.into()])
     }
 }
