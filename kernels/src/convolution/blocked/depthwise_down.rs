@@ -128,7 +128,6 @@ impl<S: Simd> DownRows<'_, S> {
         // Counted with the padding in front. What no row of outputs sees may not be there.
         let seen = (self.rows.start + outputs.end - 1) * STRIDE + KERNEL;
         let lines = rows.pad_begin..seen.min(rows.pad_begin + rows.input);
-        let ask = !is_cached(self.axes);
         // Of the newest row of outputs first.
         let mut waiting = [[simd.splat(0.0); COUNT]; WAITING];
         for newest in outputs.start..outputs.end + WAITING - 1 {
@@ -145,12 +144,6 @@ impl<S: Simd> DownRows<'_, S> {
                 let row = (outputs.start + row) * columns.output;
                 let addend = self.addend.map(|addend| &addend[row..][..columns.output][column..]);
                 let out = &mut out[row..][..columns.output][column..];
-                if ask {
-                    // What is written next, by lines.
-                    for line in 0..COUNT {
-                        simd.prefetch(out, (COUNT + line) * PAIR);
-                    }
-                }
                 finish(simd, waiting[WAITING - 1], self.bias, addend, self.clamp, out);
             }
             for older in (1..WAITING).rev() {
