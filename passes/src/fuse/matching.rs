@@ -105,15 +105,19 @@ impl<'a> Match<'a> {
 
     /// Names of the nodes, each once, in the order in which they compute.
     pub(super) fn name(&self) -> Arc<str> {
-        let steps = self.found.iter().chain([&self.at]).filter_map(|&at| self.steps.get(at));
-        let mut names: Vec<&str> = Vec::new();
-        for name in steps.map(|step| &*step.name).filter(|name| !name.is_empty()) {
-            if !names.contains(&name) {
-                names.push(name);
-            }
-        }
-        names.join(" + ").into()
+        joined_name(self.found.iter().chain([&self.at]).filter_map(|&at| self.steps.get(at)))
     }
+}
+
+/// Names of the nodes of some steps, each once.
+pub(super) fn joined_name<'s>(steps: impl IntoIterator<Item = &'s Step>) -> Arc<str> {
+    let mut names: Vec<&str> = Vec::new();
+    for name in steps.into_iter().map(|step| &*step.name).filter(|name| !name.is_empty()) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names.join(" + ").into()
 }
 
 /// The operands of a step that is this function of two.

@@ -26,6 +26,7 @@
 //! Results keep their bits. Leaves alone: operands of different extents, concatenations that others read, too, and few elements behind
 //! the axis.
 
+use super::matching::joined_name;
 use super::readers::Steps;
 use crate::ir::{Constant, ConstantId, Graph, Operand, Step, ValueId, reshape_extents};
 use ipuc_formats::attribute::BlockIndex;
@@ -108,14 +109,8 @@ fn rewrite(
     let mut with_turns = dims.clone();
     with_turns.insert(axis + 1, Dim::known(1));
     let extents = reshape_extents(&dims, &with_turns, &graph.ranges)?;
-    let (exchange, [concat, view]) = (steps.get(at)?.clone(), before.map(|before| steps.get(before)));
-    let mut names: Vec<&str> = Vec::new();
-    for name in [&*concat?.name, &*view?.name, &*exchange.name] {
-        if !name.is_empty() && !names.contains(&name) {
-            names.push(name);
-        }
-    }
-    let name: Arc<str> = Arc::from(names.join(" + "));
+    let exchange = steps.get(at)?.clone();
+    let name = joined_name(before.iter().filter_map(|&before| steps.get(before)).chain([&exchange]));
     let shape = shapes
         .entry(extents)
         .or_insert_with_key(|extents| graph.add_constant(Constant::of(Tensor::vector_i64(extents), None)));
