@@ -192,6 +192,8 @@ fn walk(
     let lengths = layer.lengths(inputs, extents)?;
     let (sequence_shape, state_shape) = layer.result_shapes(extents);
     let data = tensor(inputs, 0)?.elements::<f32>()?;
+    let projections = [layer.direction.count(), extents.steps, extents.batch, layer.gates, extents.hidden];
+    let mut projected = context.memory.scratch(DType::F32, &projections)?;
     let mut finals = Vec::with_capacity(layer.states);
     for state in 0..layer.states {
         finals.push(computed(context, 1 + state, DType::F32, &state_shape, |out| {
@@ -203,8 +205,8 @@ fn walk(
         out.fill(0.0);
         let sequences = Sequences { layer, cell, extents, lengths: &lengths, inputs, data };
         let states = match stored {
-            Some(stored) => sequences.walk_stored(stored, out)?,
-            None => sequences.walk(out)?,
+            Some(stored) => sequences.walk_stored(stored, projected.elements_mut()?, out)?,
+            None => sequences.walk(projected.elements_mut()?, out)?,
         };
         for (direction, states) in states.into_iter().enumerate() {
             for (tensor, state) in finals.iter_mut().zip(&states) {
@@ -253,51 +255,59 @@ fn each_direction(
 }
 
 impl Sequences<'_> {
-    /// Last states of each direction, with weights as they come.
-    fn walk(&self, out: &mut [f32]) -> Result<Vec<Vec<Vec<f32>>>, KernelError> {
-        each_direction(self.layer, self.extents, out, &|direction, rows| {
-            let Extents { steps, batch, input, hidden } = self.extents;
-            let walk = Walk::of(self, direction)?;
-            let weights = self.part(direction, 2, walk.rows() * hidden)?;
-            let recurrence = Recurrence::new(weights, hidden, &walk.products(), steps);
-            let elements = PlainElements::F32(self.part(direction, 1, walk.rows() * input)?);
-            let mut projected = filled(0.0, steps * batch * walk.rows())?;
+    /// Last states of each direction, with weights as they come. `projected` is `[d, t * n, rows]`.
+    fn walk(&self, projected: &mut [f32], out: &mut [f32]) -> Result<Vec<Vec<Vec<f32>>>, KernelError> {
+        let Extents { steps, batch, input, hidden } = self.extents;
+        let walks = self.walks()?;
+        for walk in &walks {
+            let elements = PlainElements::F32(self.part(walk.direction, 1, walk.rows() * input)?);
             plain_product(
                 Instructions::best(),
                 Matrix::new(self.data, steps * batch, input),
                 PlainMatrix::new(elements, PlainLayout::InputsInner, input, walk.rows()),
-                MatrixMut::new(&mut projected, steps * batch, walk.rows()),
+                MatrixMut::new(&mut projected[walk.projections()], steps * batch, walk.rows()),
                 Start::Zero,
                 Epilogue::bias(&walk.bias),
             );
-            walk.run(self, &recurrence, &projected, rows)
+        }
+        each_direction(self.layer, self.extents, out, &|direction, out| {
+            let walk = &walks[direction];
+            let weights = self.part(direction, 2, walk.rows() * hidden)?;
+            let recurrence = Recurrence::new(weights, hidden, &walk.products(), steps);
+            walk.run(self, &recurrence, &projected[walk.projections()], out)
         })
     }
 
-    /// Last states of each direction, with weights in panels as the file has them.
-    fn walk_stored(&self, stored: &Stored, out: &mut [f32]) -> Result<Vec<Vec<Vec<f32>>>, KernelError> {
+    /// Last states of each direction, with weights in panels as the file has them. `projected` is `[d, t * n, rows]`.
+    fn walk_stored(
+        &self,
+        stored: &Stored,
+        projected: &mut [f32],
+        out: &mut [f32],
+    ) -> Result<Vec<Vec<Vec<f32>>>, KernelError> {
         let Extents { steps, batch, input, .. } = self.extents;
-        let walks = (0..self.layer.direction.count()).map(|direction| Walk::of(self, direction));
-        let walks = walks.collect::<Result<Vec<Walk<'_>>, KernelError>>()?;
-        let mut projected = Vec::with_capacity(walks.len());
-        for walk in &walks {
-            projected.push(filled(0.0, steps * batch * walk.rows())?);
-        }
+        let walks = self.walks()?;
         stored.for_each_input(|direction, pieces| {
             let walk = &walks[direction];
             let x = Matrix::new(self.data, steps * batch, input);
-            let out = MatrixMut::new(&mut projected[direction], steps * batch, walk.rows());
+            let out = MatrixMut::new(&mut projected[walk.projections()], steps * batch, walk.rows());
             panels_product(Instructions::best(), x, pieces, out, Start::Zero, Epilogue::bias(&walk.bias));
         })?;
         stored.with_hidden(|pieces| {
-            each_direction(self.layer, self.extents, out, &|direction, rows| {
-                let products = walks[direction].products().into_iter().filter(|rows| !rows.is_empty());
+            each_direction(self.layer, self.extents, out, &|direction, out| {
+                let walk = &walks[direction];
+                let products = walk.products().into_iter().filter(|rows| !rows.is_empty());
                 let panels =
                     |rows: Range<usize>| (rows.clone(), Rows::OfFile(stored.hidden_rows(pieces, direction, rows)));
                 let recurrence = Recurrence { weights: &[], panels: products.map(panels).collect() };
-                walks[direction].run(self, &recurrence, &projected[direction], rows)
+                walk.run(self, &recurrence, &projected[walk.projections()], out)
             })
         })
+    }
+
+    /// Those of all directions.
+    fn walks(&self) -> Result<Vec<Walk<'_>>, KernelError> {
+        (0..self.layer.direction.count()).map(|direction| Walk::of(self, direction)).collect()
     }
 
     /// The elements of an operand that belong to a direction, of which each has so many.
@@ -346,6 +356,12 @@ impl<'a> Walk<'a> {
     /// Rows of the weights.
     fn rows(&self) -> usize {
         self.bias.len()
+    }
+
+    /// Where its projections of inputs lie in those of all directions, `[d, t * n, rows]`.
+    fn projections(&self) -> Range<usize> {
+        let length = self.extents.steps * self.extents.batch * self.rows();
+        self.direction * length..(self.direction + 1) * length
     }
 
     /// The rows of the recurrence that are multiplied together.
