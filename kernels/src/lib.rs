@@ -3,10 +3,10 @@
 //! The executor decides *what* runs and hands slices over; what happens here is only arithmetic. The rules:
 //!
 //! - **One algorithm, several instruction sets.** Kernels are generic over [`simd::Simd`], a token that exists only where
-//!   the processor has the instructions. `simd/portable.rs` is plain Rust and right everywhere; `simd/avx2.rs`, `simd/avx512.rs`
-//!   and `simd/neon.rs` are the only files here with `unsafe`, besides `simd/amx.rs`, the matrix tiles that convolutions of
-//!   integers use beside AVX-512, and `team.rs` and `team/tasks.rs`, which lend work to threads. [`simd::Instructions`] chooses at
-//!   run time, once for a call.
+//!   the processor has the instructions. `simd/portable.rs` is plain Rust and right everywhere. `unsafe` is in `simd/avx2.rs`,
+//!   `simd/avx512.rs` and `simd/neon.rs` with their folders, in `simd/amx.rs`, the matrix tiles that convolutions of integers use beside
+//!   AVX-512, in `simd/adjacent.rs`, `simd/lines.rs` and `simd/panel_lines.rs`, which check bounds once for many places, and in
+//!   `team.rs` and `team/tasks.rs`, which lend work to threads. [`simd::Instructions`] chooses at run time, once for a call.
 //! - **A vector is 16 lanes of f32 on every instruction set**, as wide as a panel of weights. AVX2 holds it in two registers,
 //!   NEON in four.
 //! - **Defined order.** Each output element is reduced in an order that depends on the length of its reduction only: not on
@@ -24,6 +24,7 @@
 #![deny(unsafe_code)]
 #![allow(clippy::needless_range_loop, reason = "arrays that stand for registers are indexed side by side")]
 
+mod ahead;
 pub mod attention;
 mod bands;
 pub mod change;

@@ -4,7 +4,10 @@
 //! modulo 64), which are joined pairwise; a line of elements apart in order. NaN, and nothing but minus infinity, give NaN.
 
 use super::{
-    elementwise::functions::{exponential, logarithm},
+    elementwise::{
+        functions::{Exponential, exponential, logarithm},
+        of_each,
+    },
     simd::{Instructions, LANES, Routine, Simd, joined},
     threads,
 };
@@ -162,11 +165,15 @@ fn line<S: Simd>(simd: S, kind: SoftmaxKind, values: &mut [f32]) {
     let (steps, rest) = values.as_chunks_mut::<{ CHAINS * LANES }>();
     for step in steps {
         let vectors = step.as_chunks_mut::<LANES>().0;
+        let mut differences = [zero; CHAINS];
         for chain in 0..CHAINS {
-            let difference = simd.subtract(simd.load(&vectors[chain]), largest);
-            let power = exponential(simd, difference);
-            simd.store(if kind == SoftmaxKind::Softmax { power } else { difference }, &mut vectors[chain]);
-            sums[chain] = simd.add(sums[chain], power);
+            differences[chain] = simd.subtract(simd.load(&vectors[chain]), largest);
+        }
+        let powers = of_each(simd, Exponential {}, differences);
+        let stored = if kind == SoftmaxKind::Softmax { powers } else { differences };
+        for chain in 0..CHAINS {
+            simd.store(stored[chain], &mut vectors[chain]);
+            sums[chain] = simd.add(sums[chain], powers[chain]);
         }
     }
     for (index, vector) in rest.chunks_mut(LANES).enumerate() {

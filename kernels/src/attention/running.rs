@@ -1,7 +1,10 @@
 //! The softmax of the queries of a task, block by block of keys.
 
 use crate::{
-    elementwise::functions::exponential,
+    elementwise::{
+        change_vectors,
+        functions::{ExponentialOfDifference, exponential},
+    },
     simd::{LANES, Simd, joined},
 };
 use std::ops::Range;
@@ -48,12 +51,12 @@ impl Running {
             simd.store(exponential(simd, simd.load(factors)), factors);
         }
         for (query, (seen, scores)) in seen.iter().zip(scores).enumerate().filter(|(_, (seen, _))| !seen.is_empty()) {
-            let largest = simd.splat(self.queries[query].largest);
+            let largest = self.queries[query].largest;
+            let weights = vectors(seen, scores);
+            change_vectors(simd, ExponentialOfDifference { subtrahend: largest }, weights);
             let mut sum = simd.splat(0.0);
-            for scores in vectors(seen, scores) {
-                let power = exponential(simd, simd.subtract(simd.load(scores), largest));
-                sum = simd.add(sum, power);
-                simd.store(power, scores);
+            for vector in weights {
+                sum = simd.add(sum, simd.load(vector));
             }
             simd.store(sum, &mut self.lanes[query]);
         }

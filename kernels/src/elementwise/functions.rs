@@ -3,7 +3,7 @@
 //! Errors are in units in the last place (ULP) of the exact result, the largest that tests found with fused
 //! multiply-adds; without (portable) one more. Infinities and NaN come out as they should.
 
-use crate::simd::Simd;
+use crate::simd::Arithmetic;
 
 /// A function of one number over vectors.
 pub trait VectorFunction: Copy + Send + Sync {
@@ -11,12 +11,12 @@ pub trait VectorFunction: Copy + Send + Sync {
     fn cost(self) -> usize;
 
     /// The function of each lane. Implementations are `#[inline(always)]`.
-    fn apply<S: Simd>(self, simd: S, x: S::Vector) -> S::Vector;
+    fn apply<S: Arithmetic>(self, simd: S, x: S::Vector) -> S::Vector;
 }
 
 /// The polynomial with `coefficients` from the highest power down.
 #[inline(always)]
-fn polynomial<S: Simd, const N: usize>(simd: S, x: S::Vector, coefficients: [f32; N]) -> S::Vector {
+fn polynomial<S: Arithmetic, const N: usize>(simd: S, x: S::Vector, coefficients: [f32; N]) -> S::Vector {
     let mut sum = simd.splat(coefficients[0]);
     for coefficient in &coefficients[1..] {
         sum = simd.fused(sum, x, simd.splat(*coefficient));
@@ -26,7 +26,7 @@ fn polynomial<S: Simd, const N: usize>(simd: S, x: S::Vector, coefficients: [f32
 
 /// `(exp(r) - 1, n)` with x = r + n * log(2), for |x| up to 105. Polynomial of Cephes `expf`.
 #[inline(always)]
-fn reduced_exponential<S: Simd>(simd: S, x: S::Vector) -> (S::Vector, S::Vector) {
+fn reduced_exponential<S: Arithmetic>(simd: S, x: S::Vector) -> (S::Vector, S::Vector) {
     // A sum with this has no places behind the point.
     let shift = simd.splat(12_582_912.0);
     let n = simd.subtract(simd.fused(x, simd.splat(std::f32::consts::LOG2_E), shift), shift);
@@ -44,7 +44,7 @@ fn reduced_exponential<S: Simd>(simd: S, x: S::Vector) -> (S::Vector, S::Vector)
 
 /// x within limits; NaN stays NaN.
 #[inline(always)]
-fn limit<S: Simd>(simd: S, x: S::Vector, least: f32, greatest: f32) -> S::Vector {
+fn limit<S: Arithmetic>(simd: S, x: S::Vector, least: f32, greatest: f32) -> S::Vector {
     simd.at_most(simd.at_least(x, simd.splat(least)), simd.splat(greatest))
 }
 
@@ -54,21 +54,21 @@ const GREATEST_EXPONENT: f32 = 89.0;
 
 /// exp(x), to 1 ULP (below the normal numbers, 1 unit of those).
 #[inline(always)]
-pub fn exponential<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
+pub fn exponential<S: Arithmetic>(simd: S, x: S::Vector) -> S::Vector {
     let (less_one, n) = reduced_exponential(simd, limit(simd, x, LEAST_EXPONENT, GREATEST_EXPONENT));
     simd.scale_by_power_from(simd.add(less_one, simd.splat(1.0)), n, x, LEAST_EXPONENT)
 }
 
 /// exp(x) of x from -87 to 88, to 1 ULP.
 #[inline(always)]
-fn exponential_of_few<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
+fn exponential_of_few<S: Arithmetic>(simd: S, x: S::Vector) -> S::Vector {
     let (less_one, n) = reduced_exponential(simd, x);
     simd.scale_by_power(simd.add(less_one, simd.splat(1.0)), n)
 }
 
 /// exp(x) - 1, to 2 ULP.
 #[inline(always)]
-fn exponential_less_one<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
+fn exponential_less_one<S: Arithmetic>(simd: S, x: S::Vector) -> S::Vector {
     let large = simd.subtract(exponential(simd, x), simd.splat(1.0));
     let (small, _) = reduced_exponential(simd, limit(simd, x, -0.34, 0.34));
     simd.select_less(simd.absolute(x), simd.splat(0.34), small, large)
@@ -76,7 +76,7 @@ fn exponential_less_one<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
 
 /// log(x), to 1 ULP. Polynomial of Cephes `logf`.
 #[inline(always)]
-pub fn logarithm<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
+pub fn logarithm<S: Arithmetic>(simd: S, x: S::Vector) -> S::Vector {
     let (zero, one) = (simd.splat(0.0), simd.splat(1.0));
     // Numbers below the normal ones are scaled up.
     let tiny = simd.splat(f32::MIN_POSITIVE);
@@ -115,7 +115,7 @@ pub fn logarithm<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
 
 /// tanh(x), to 2 ULP. Polynomial of Cephes `tanhf`.
 #[inline(always)]
-pub fn hyperbolic_tangent<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
+pub fn hyperbolic_tangent<S: Arithmetic>(simd: S, x: S::Vector) -> S::Vector {
     let magnitude = simd.absolute(x);
     let square = simd.multiply(x, x);
     let p = polynomial(simd, square, [-5.704_988_6e-3, 2.063_908_8e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1]);
@@ -129,7 +129,7 @@ pub fn hyperbolic_tangent<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
 
 /// 1 / (1 + exp(-x)), to 3 ULP.
 #[inline(always)]
-pub fn logistic<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
+pub fn logistic<S: Arithmetic>(simd: S, x: S::Vector) -> S::Vector {
     // The exponential and what it is added to are scaled down, so that it is finite wherever the result is not 0. Above 60, where it
     // would be below the normal numbers, it does not change the sum.
     const SCALE: f32 = 1.0 / 67_108_864.0;
@@ -142,7 +142,7 @@ pub fn logistic<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
 
 /// erf(x), to 2 ULP. Polynomials by N. Juffa (2014).
 #[inline(always)]
-pub fn error_function<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
+pub fn error_function<S: Arithmetic>(simd: S, x: S::Vector) -> S::Vector {
     let t = simd.minimum(simd.absolute(x), simd.splat(4.0));
     let square = simd.multiply(t, t);
     let p = simd.fused(simd.splat(-1.728_534_7e-5), t, simd.splat(3.831_971_3e-4));
@@ -164,7 +164,7 @@ pub fn error_function<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
 
 /// log(1 + exp(x)), to 3 ULP.
 #[inline(always)]
-fn soft_plus<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
+fn soft_plus<S: Arithmetic>(simd: S, x: S::Vector) -> S::Vector {
     // log(1 + e) = 2 * atanh(e / (2 + e)) with e up to 1.
     let e = exponential(simd, simd.subtract(simd.splat(0.0), simd.absolute(x)));
     let s = simd.divide(e, simd.add(e, simd.splat(2.0)));
@@ -192,7 +192,7 @@ macro_rules! functions {
             }
 
             #[inline(always)]
-            fn apply<S: Simd>(self, $simd: S, $x: S::Vector) -> S::Vector {
+            fn apply<S: Arithmetic>(self, $simd: S, $x: S::Vector) -> S::Vector {
                 let Self { $($parameter),* } = self;
                 $(let $parameter = $simd.splat($parameter);)*
                 $body
@@ -218,6 +218,8 @@ functions! {
     Round() cost 1 |simd, x| simd.round(x);
     /// exp(x), to 1 ULP.
     Exponential() cost 10 |simd, x| exponential(simd, x);
+    /// exp(x - subtrahend), to 1 ULP of that of the rounded difference.
+    ExponentialOfDifference(subtrahend) cost 11 |simd, x| exponential(simd, simd.subtract(x, subtrahend));
     /// log(x), to 1 ULP.
     Logarithm() cost 16 |simd, x| logarithm(simd, x);
     /// erf(x), to 2 ULP.

@@ -2,7 +2,7 @@
 
 use super::functions::VectorFunction;
 use crate::{
-    simd::{Instructions, LANES, Routine, Simd},
+    simd::{Instructions, LANES, Routine, Simd, Together},
     threads,
 };
 
@@ -18,8 +18,7 @@ pub fn apply(instructions: Instructions, function: impl VectorFunction, values: 
     instructions.run(Apply { function, values });
 }
 
-/// Vectors that are loaded before a function is computed for each, and stored behind all: chains of operations that do not wait for
-/// each other follow more closely.
+/// Vectors that are loaded before their functions are computed, and stored behind all.
 const TOGETHER: usize = 4;
 
 /// `values = function(values)`.
@@ -28,19 +27,33 @@ pub fn change_vectors<S: Simd>(simd: S, function: impl VectorFunction, values: &
     let (groups, rest) = values.as_chunks_mut::<TOGETHER>();
     for group in groups {
         let mut vectors = [simd.splat(0.0); TOGETHER];
-        for vector in 0..TOGETHER {
-            vectors[vector] = simd.load(&group[vector]);
+        for index in 0..TOGETHER {
+            vectors[index] = simd.load(&group[index]);
         }
-        for vector in 0..TOGETHER {
-            vectors[vector] = function.apply(simd, vectors[vector]);
-        }
-        for vector in 0..TOGETHER {
-            simd.store(vectors[vector], &mut group[vector]);
+        let vectors = of_each(simd, function, vectors);
+        for index in 0..TOGETHER {
+            simd.store(vectors[index], &mut group[index]);
         }
     }
     for values in rest {
         simd.store(function.apply(simd, simd.load(values)), values);
     }
+}
+
+/// The function of each vector: of all together where a vector is one of 32 registers, else of one after the other.
+#[inline(always)]
+pub fn of_each<S: Simd, const COUNT: usize>(
+    simd: S,
+    function: impl VectorFunction,
+    mut vectors: [S::Vector; COUNT],
+) -> [S::Vector; COUNT] {
+    if const { S::TILE_VECTORS == 3 } {
+        return function.apply(Together::<S, COUNT>(simd), vectors);
+    }
+    for index in 0..COUNT {
+        vectors[index] = function.apply(simd, vectors[index]);
+    }
+    vectors
 }
 
 struct Apply<'a, F> {

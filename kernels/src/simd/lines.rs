@@ -209,16 +209,22 @@ pub(crate) struct WithVectors<'a, const PANELS: usize> {
 }
 
 impl<'a, const PANELS: usize> WithVectors<'a, PANELS> {
+    /// Blocks of lines.
+    #[inline(always)]
+    pub(crate) fn blocks(&self) -> usize {
+        self.blocks
+    }
+
     /// The lines of `ROWS` windows at a tap, with their vectors.
     ///
     /// # Panics
     /// If there is no such tap, or the lines are not as these lie.
     #[inline(always)]
     pub(crate) fn tap<const ROWS: usize, L: Neighbours<'a, ROWS>>(
-        self,
+        &self,
         tap: usize,
         window: usize,
-    ) -> Tap<'a, L, PANELS> {
+    ) -> Tap<'_, 'a, L, PANELS> {
         assert!(tap < self.taps, "a tap of lines");
         Tap { rows: L::at(self.lines, tap, window), with: self, first: tap * self.of_tap }
     }
@@ -226,9 +232,9 @@ impl<'a, const PANELS: usize> WithVectors<'a, PANELS> {
 
 /// Lines of windows at a tap, with their vectors.
 #[derive(Clone, Copy)]
-pub(crate) struct Tap<'a, L, const PANELS: usize> {
+pub(crate) struct Tap<'t, 'a, L, const PANELS: usize> {
     rows: L,
-    with: WithVectors<'a, PANELS>,
+    with: &'t WithVectors<'a, PANELS>,
     /// Its first vector in a block.
     first: usize,
 }
@@ -238,7 +244,7 @@ pub(crate) trait Terms<const ROWS: usize, const PANELS: usize> {
     fn add(&mut self, vectors: [&[f32; LANES]; PANELS], values: [f32; ROWS]);
 }
 
-impl<'a, L, const PANELS: usize> Tap<'a, L, PANELS> {
+impl<'a, L, const PANELS: usize> Tap<'_, 'a, L, PANELS> {
     /// Adds the values of the lines of the block at `index`, one place after another. `LENGTH` is how many there are, 0 where that is
     /// not known; where it is, each place is code of its own.
     ///
@@ -341,8 +347,10 @@ impl<'a, const ROWS: usize, const STEP: usize> Neighbours<'a, ROWS> for Steps<'a
     #[inline(always)]
     fn ask<S: Simd>(&self, simd: S, block: usize, ahead: usize) {
         let place = block * self.lines.layout.block_distance + self.place + ahead;
-        for row in 0..ROWS {
-            simd.prefetch(self.lines.values, place + row * STEP);
+        // Two short lines share one of the cache.
+        let lines = if const { STEP < LANES } { ROWS.div_ceil(2) } else { ROWS };
+        for line in 0..lines {
+            simd.prefetch(self.lines.values, place + line * STEP * ROWS.div_ceil(lines));
         }
     }
 }
@@ -453,7 +461,8 @@ mod tests {
     /// The values of all lines of a block.
     fn lines<const ROWS: usize>(lines: Lines<'_>, block: usize, window: usize) -> Vec<[f32; ROWS]> {
         let vectors = vectors(8);
-        let tap = lines.with_vectors(&(0..2), [&vectors], (1, Within::Taps)).tap::<ROWS, Rows<'_, ROWS>>(0, window);
+        let with = lines.with_vectors(&(0..2), [&vectors], (1, Within::Taps));
+        let tap = with.tap::<ROWS, Rows<'_, ROWS>>(0, window);
         let mut added = Added(Vec::new());
         tap.add::<ROWS, 0>(block, &mut added);
         added.0.into_iter().map(|(_, values)| values).collect()

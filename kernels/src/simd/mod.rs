@@ -8,11 +8,14 @@
 
 #[allow(unsafe_code, reason = "bounds that are checked once for many places")]
 mod adjacent;
+mod arithmetic;
 mod divisor;
 mod expand;
 mod lanes;
 #[allow(unsafe_code, reason = "bounds that are checked once for many places")]
 mod lines;
+#[allow(unsafe_code, reason = "bounds that are checked once for many places")]
+mod panel_lines;
 mod portable;
 
 #[cfg(target_arch = "x86_64")]
@@ -43,9 +46,11 @@ use half::{bf16, f16};
 
 pub(crate) use adjacent::{Adjacent, Places};
 pub use amx::Amx;
+pub use arithmetic::{Arithmetic, Together};
 pub use divisor::Divisor;
 pub(crate) use lanes::joined;
-pub(crate) use lines::{Layout, LinePlaces, Lines, Neighbours, OUTSIDE, Rows, Steps, Terms, Within};
+pub(crate) use lines::{Layout, LinePlaces, Lines, Neighbours, OUTSIDE, Rows, Steps, Terms, WithVectors, Within};
+pub(crate) use panel_lines::PanelLines;
 pub use portable::Portable;
 
 #[cfg(target_arch = "x86_64")]
@@ -84,10 +89,7 @@ impl<S: Simd> ExpandBytes<S> for Infallible {
 }
 
 /// Operations on vectors of 16 lanes: f32 by IEEE 754, rounded to nearest even; i32 wraps around.
-pub trait Simd: Copy + Send + Sync + 'static {
-    /// 16 lanes of f32.
-    type Vector: Copy;
-
+pub trait Simd: Arithmetic + Send + Sync + 'static {
     /// 16 lanes of i32, or of 4 bytes each, the first of them the lowest.
     type Integers: Copy;
 
@@ -106,9 +108,6 @@ pub trait Simd: Copy + Send + Sync + 'static {
 
     /// Compiles `routine` with these instructions enabled and runs it.
     fn run<R: Routine>(self, routine: R) -> R::Output;
-
-    /// All lanes `value`.
-    fn splat(self, value: f32) -> Self::Vector;
 
     /// Reads 16 lanes.
     fn load(self, values: &[f32; LANES]) -> Self::Vector;
@@ -141,104 +140,11 @@ pub trait Simd: Copy + Send + Sync + 'static {
         }
     }
 
-    /// `a + b`.
-    fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-
-    /// `a - b`.
-    fn subtract(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-
-    /// `a * b`.
-    fn multiply(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-
-    /// `a / b`.
-    fn divide(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-
-    /// `a * b + c`, rounded once where the instructions can, else twice.
-    fn fused(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
-
     /// `a * b + c`, rounded once on every instruction set.
     fn fused_exactly(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
 
     /// `a * b + c` of f64, rounded once where the instructions can, else twice. The compiler makes vectors of it.
     fn fused_wide(self, a: f64, b: f64, c: f64) -> f64;
-
-    /// `then` where `a < b`, else `otherwise` (also where a lane of `a` or `b` is NaN).
-    fn select_less(self, a: Self::Vector, b: Self::Vector, then: Self::Vector, otherwise: Self::Vector)
-    -> Self::Vector;
-
-    /// `least` where a lane is less, else the lane, NaN too.
-    #[inline(always)]
-    fn at_least(self, a: Self::Vector, least: Self::Vector) -> Self::Vector {
-        self.select_less(a, least, least, a)
-    }
-
-    /// `greatest` where a lane is greater, else the lane, NaN too.
-    #[inline(always)]
-    fn at_most(self, a: Self::Vector, greatest: Self::Vector) -> Self::Vector {
-        self.select_less(greatest, a, greatest, a)
-    }
-
-    /// The larger; NaN where either is.
-    fn maximum(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-
-    /// The smaller; NaN where either is.
-    fn minimum(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-
-    /// The square root.
-    fn square_root(self, a: Self::Vector) -> Self::Vector;
-
-    /// The greatest integer that is not above.
-    fn floor(self, a: Self::Vector) -> Self::Vector;
-
-    /// The least integer that is not below.
-    fn ceil(self, a: Self::Vector) -> Self::Vector;
-
-    /// Magnitude.
-    fn absolute(self, a: Self::Vector) -> Self::Vector;
-
-    /// The magnitude of `magnitude` with the sign bit of `sign`.
-    fn copy_sign(self, magnitude: Self::Vector, sign: Self::Vector) -> Self::Vector;
-
-    /// The nearest integer, ties to even.
-    fn round(self, a: Self::Vector) -> Self::Vector;
-
-    /// `(m, e)` with `a = m * 2^e` and m from 1 to 2, for positive normal lanes; anything for others.
-    fn mantissa_and_exponent(self, a: Self::Vector) -> (Self::Vector, Self::Vector);
-
-    /// `a * 2^exponent`, rounded once, for `a` from 1 to 2 (nearly so from 0.7), or less where the result is a normal number; `exponent`
-    /// holds integers from -252 to 254.
-    #[inline(always)]
-    fn scale_by_power(self, a: Self::Vector, exponent: Self::Vector) -> Self::Vector {
-        // In two steps, as 2^exponent alone may be out of range; only the second may round. The low bits of the sum are those of
-        // the exponent and two biases: each half of them is a biased exponent.
-        let sum = self.bits(self.add(exponent, self.splat(12_582_912.0 + 254.0)));
-        let half = self.shift_right(sum, 1);
-        let first = self.of_bits(self.shift_left(half, 23));
-        let second = self.of_bits(self.shift_left(self.subtract_integers(sum, half), 23));
-        self.multiply(self.multiply(a, first), second)
-    }
-
-    /// [`Simd::scale_by_power`] in lanes whose `x` is not less than `least`; in others, where it is 0, without the slow path that
-    /// processors take where a product underflows.
-    #[inline(always)]
-    fn scale_by_power_from(self, a: Self::Vector, exponent: Self::Vector, x: Self::Vector, least: f32) -> Self::Vector {
-        let _ = (x, least);
-        self.scale_by_power(a, exponent)
-    }
-
-    /// `a * b` in lanes whose `x` is not less than `least`; in others, where it is 0, without the slow path that processors take where
-    /// a product underflows.
-    #[inline(always)]
-    fn multiply_from(self, a: Self::Vector, b: Self::Vector, x: Self::Vector, least: f32) -> Self::Vector {
-        let _ = (x, least);
-        self.multiply(a, b)
-    }
-
-    /// 1 / a, to 1 ULP, of numbers that are normal as their reciprocals are.
-    #[inline(always)]
-    fn reciprocal(self, a: Self::Vector) -> Self::Vector {
-        self.divide(self.splat(1.0), a)
-    }
 
     /// The values at even places.
     fn load_even(self, values: &[f32; 2 * LANES]) -> Self::Vector;
@@ -475,6 +381,18 @@ pub trait Simd: Copy + Send + Sync + 'static {
         let count = values.len();
         values.copy_from_slice(&lanes[..count]);
     }
+}
+
+/// [`Arithmetic::scale_by_power`] of instructions that have none for it: in two steps, as 2^exponent alone may be out of range; only
+/// the second may round.
+#[inline(always)]
+fn scale_in_two_steps<S: Simd>(simd: S, a: S::Vector, exponent: S::Vector) -> S::Vector {
+    // The low bits of the sum are those of the exponent and two biases: each half of them is a biased exponent.
+    let sum = simd.bits(simd.add(exponent, simd.splat(12_582_912.0 + 254.0)));
+    let half = simd.shift_right(sum, 1);
+    let first = simd.of_bits(simd.shift_left(half, 23));
+    let second = simd.of_bits(simd.shift_left(simd.subtract_integers(sum, half), 23));
+    simd.multiply(simd.multiply(a, first), second)
 }
 
 /// A chosen instruction set. Holding one proves that this processor has it.

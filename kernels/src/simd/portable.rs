@@ -3,6 +3,8 @@
 //! What takes more than a few instructions for each lane is a function that is called: inlined into every kernel it would be a
 //! large part of the program, for processors that hardly anyone has.
 
+mod arithmetic;
+
 use std::convert::Infallible;
 
 use half::{bf16, f16};
@@ -49,7 +51,6 @@ fn quarters(bytes: &[u8; 4 * LANES], value: impl Fn(u8) -> f32) -> [[f32; LANES]
 }
 
 impl Simd for Portable {
-    type Vector = [f32; LANES];
     type Integers = [i32; LANES];
     type Expander = Infallible;
 
@@ -60,11 +61,6 @@ impl Simd for Portable {
     // Not forced inline: routines within routines keep stack frames of their own in unoptimised builds.
     fn run<R: Routine>(self, routine: R) -> R::Output {
         routine.run(self)
-    }
-
-    #[inline(always)]
-    fn splat(self, value: f32) -> Self::Vector {
-        [value; LANES]
     }
 
     #[inline(always)]
@@ -102,31 +98,6 @@ impl Simd for Portable {
         *values = vector.map(f16::from_f32);
     }
 
-    #[inline(always)]
-    fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-        lanes(|lane| a[lane] + b[lane])
-    }
-
-    #[inline(always)]
-    fn subtract(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-        lanes(|lane| a[lane] - b[lane])
-    }
-
-    #[inline(always)]
-    fn multiply(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-        lanes(|lane| a[lane] * b[lane])
-    }
-
-    #[inline(always)]
-    fn divide(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-        lanes(|lane| a[lane] / b[lane])
-    }
-
-    #[inline(always)]
-    fn fused(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
-        if FUSED { lanes(|lane| a[lane].mul_add(b[lane], c[lane])) } else { lanes(|lane| a[lane] * b[lane] + c[lane]) }
-    }
-
     #[inline(never)]
     fn fused_exactly(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
         lanes(|lane| a[lane].mul_add(b[lane], c[lane]))
@@ -135,63 +106,6 @@ impl Simd for Portable {
     #[inline(always)]
     fn fused_wide(self, a: f64, b: f64, c: f64) -> f64 {
         if FUSED { a.mul_add(b, c) } else { a * b + c }
-    }
-
-    #[inline(never)]
-    fn select_less(
-        self,
-        a: Self::Vector,
-        b: Self::Vector,
-        then: Self::Vector,
-        otherwise: Self::Vector,
-    ) -> Self::Vector {
-        lanes(|lane| if a[lane] < b[lane] { then[lane] } else { otherwise[lane] })
-    }
-
-    #[inline(never)]
-    fn maximum(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-        lanes(|lane| if a[lane] > b[lane] || a[lane].is_nan() { a[lane] } else { b[lane] })
-    }
-
-    #[inline(never)]
-    fn minimum(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-        lanes(|lane| if a[lane] < b[lane] || a[lane].is_nan() { a[lane] } else { b[lane] })
-    }
-
-    #[inline(always)]
-    fn square_root(self, a: Self::Vector) -> Self::Vector {
-        lanes(|lane| a[lane].sqrt())
-    }
-
-    #[inline(never)]
-    fn floor(self, a: Self::Vector) -> Self::Vector {
-        lanes(|lane| a[lane].floor())
-    }
-
-    #[inline(never)]
-    fn ceil(self, a: Self::Vector) -> Self::Vector {
-        lanes(|lane| a[lane].ceil())
-    }
-
-    #[inline(never)]
-    fn mantissa_and_exponent(self, a: Self::Vector) -> (Self::Vector, Self::Vector) {
-        let mantissa = lanes(|lane| f32::from_bits(a[lane].to_bits() & 0x007f_ffff | 0x3f80_0000));
-        (mantissa, lanes(|lane| (a[lane].to_bits() >> 23) as f32 - 127.0))
-    }
-
-    #[inline(always)]
-    fn absolute(self, a: Self::Vector) -> Self::Vector {
-        lanes(|lane| a[lane].abs())
-    }
-
-    #[inline(never)]
-    fn copy_sign(self, magnitude: Self::Vector, sign: Self::Vector) -> Self::Vector {
-        lanes(|lane| magnitude[lane].copysign(sign[lane]))
-    }
-
-    #[inline(never)]
-    fn round(self, a: Self::Vector) -> Self::Vector {
-        lanes(|lane| a[lane].round_ties_even())
     }
 
     #[inline(never)]

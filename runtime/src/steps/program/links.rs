@@ -1,7 +1,7 @@
 //! The steps that chains are made of.
 
 use ipuc_formats::ops::{ActivationFunction, Function, UnaryFunction};
-use ipuc_kernels::elementwise::{VectorFunction, change_vectors, functions};
+use ipuc_kernels::elementwise::{VectorFunction, change_vectors, functions, of_each};
 use ipuc_kernels::simd::{LANES, Simd};
 
 /// A step: its arguments are slots.
@@ -90,16 +90,10 @@ impl LinkFunction {
         }
     }
 
-    /// The function of each lane.
+    /// The function of each vector.
     #[inline(always)]
-    fn apply<S: Simd>(self, simd: S, x: S::Vector) -> S::Vector {
-        self.with(Apply { simd, x })
-    }
-
-    /// The function of each lane of some vectors.
-    #[inline(always)]
-    pub(super) fn apply_all<S: Simd>(self, simd: S, x: &[[f32; LANES]], own: &mut [[f32; LANES]]) {
-        self.with(ApplyAll { simd, x, own });
+    fn of_each<S: Simd, const COUNT: usize>(self, simd: S, vectors: [S::Vector; COUNT]) -> [S::Vector; COUNT] {
+        self.with(OfEach { simd, vectors })
     }
 }
 
@@ -126,34 +120,17 @@ impl FunctionUse for Cost {
     }
 }
 
-struct Apply<S: Simd> {
+struct OfEach<S: Simd, const COUNT: usize> {
     simd: S,
-    x: S::Vector,
+    vectors: [S::Vector; COUNT],
 }
 
-impl<S: Simd> FunctionUse for Apply<S> {
-    type Output = S::Vector;
+impl<S: Simd, const COUNT: usize> FunctionUse for OfEach<S, COUNT> {
+    type Output = [S::Vector; COUNT];
 
     #[inline(always)]
-    fn of(self, function: impl VectorFunction) -> S::Vector {
-        function.apply(self.simd, self.x)
-    }
-}
-
-struct ApplyAll<'a, S> {
-    simd: S,
-    x: &'a [[f32; LANES]],
-    own: &'a mut [[f32; LANES]],
-}
-
-impl<S: Simd> FunctionUse for ApplyAll<'_, S> {
-    type Output = ();
-
-    #[inline(always)]
-    fn of(self, function: impl VectorFunction) {
-        for (own, x) in self.own.iter_mut().zip(self.x) {
-            self.simd.store(function.apply(self.simd, self.simd.load(x)), own);
-        }
+    fn of(self, function: impl VectorFunction) -> Self::Output {
+        of_each(self.simd, function, self.vectors)
     }
 }
 
@@ -225,11 +202,7 @@ pub(super) fn linked<S: Simd, const COUNT: usize>(
                 result[vector] = simd.at_most(simd.at_least(x[vector], least), greatest);
             }
         }
-        Link::Change(_, function) => {
-            for vector in 0..COUNT {
-                result[vector] = function.apply(simd, x[vector]);
-            }
-        }
+        Link::Change(_, function) => result = function.of_each(simd, x),
     }
     result
 }

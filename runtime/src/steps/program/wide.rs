@@ -196,11 +196,14 @@ fn link_all<S: Simd>(simd: S, link: Link, (x, y): (Values<'_>, Values<'_>), own:
         }
         Link::Change(_, function) => match x {
             Values::One(x) => {
-                let mut changed = [[0.0; LANES]];
-                function.apply_all(simd, &[[x; LANES]], &mut changed);
+                let mut changed = [[x; LANES]];
+                change_all(simd, function, &mut changed);
                 own.fill(changed[0]);
             }
-            Values::Each(x) => function.apply_all(simd, x, own),
+            Values::Each(x) => {
+                own.copy_from_slice(x);
+                change_all(simd, function, own);
+            }
         },
     }
 }
