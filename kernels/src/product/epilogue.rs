@@ -97,3 +97,68 @@ pub(crate) fn clamped<S: Simd>(simd: S, clamp: Option<(f32, f32)>, value: S::Vec
     let (least, greatest) = (simd.splat(least), simd.splat(greatest));
     simd.at_most(simd.at_least(value, least), greatest)
 }
+
+/// [`clamped`] of each value.
+#[inline(always)]
+pub(crate) fn all_clamped<S: Simd, const COUNT: usize>(
+    simd: S,
+    clamp: Option<(f32, f32)>,
+    mut values: [S::Vector; COUNT],
+) -> [S::Vector; COUNT] {
+    let Some((least, greatest)) = clamp else { return values };
+    // Most have one limit: nothing is beyond an infinite one.
+    if least != f32::NEG_INFINITY {
+        let least = simd.splat(least);
+        for index in 0..COUNT {
+            values[index] = simd.at_least(values[index], least);
+        }
+    }
+    if greatest != f32::INFINITY {
+        let greatest = simd.splat(greatest);
+        for index in 0..COUNT {
+            values[index] = simd.at_most(values[index], greatest);
+        }
+    }
+    values
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simd::{Instructions, Routine};
+
+    struct Clamped<'a>(Option<(f32, f32)>, &'a [f32; LANES]);
+
+    impl Routine for Clamped<'_> {
+        type Output = [[u32; LANES]; 2];
+
+        #[inline(always)]
+        fn run<S: Simd>(self, simd: S) -> Self::Output {
+            let Self(clamp, values) = self;
+            let both = [clamped(simd, clamp, simd.load(values)), all_clamped(simd, clamp, [simd.load(values)])[0]];
+            both.map(|vector| {
+                let mut lanes = [0.0; LANES];
+                simd.store(vector, &mut lanes);
+                lanes.map(f32::to_bits)
+            })
+        }
+    }
+
+    #[test]
+    fn a_limit_that_is_left_out_changes_no_bit() {
+        let mut values = [0.5; LANES];
+        let special = [f32::NAN, -0.0, 0.0, f32::INFINITY, f32::NEG_INFINITY, -1.0, 7.0, f32::MIN_POSITIVE / 2.0];
+        values[..special.len()].copy_from_slice(&special);
+        let limits = [0.0, -0.0, 6.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
+        let pairs = limits.into_iter().flat_map(|least| limits.map(|greatest| Some((least, greatest))));
+        for clamp in pairs.chain([None]) {
+            for instructions in Instructions::available() {
+                let [expected, found] = instructions.run(Clamped(clamp, &values));
+                assert_eq!(found, expected, "{} within {clamp:?}", instructions.name());
+            }
+        }
+        let [_, found] = Instructions::best().run(Clamped(Some((0.0, f32::INFINITY)), &values));
+        let expected = [f32::NAN, -0.0, 0.0, f32::INFINITY, 0.0, 0.0, 7.0];
+        assert_eq!(found[..7], expected.map(f32::to_bits));
+    }
+}

@@ -43,7 +43,7 @@ pub use coded::{
     OpenPanels, PlaneType, Rounded, coded_product, decoded_panels, dynamic_product, exact_product,
 };
 pub use epilogue::Epilogue;
-pub(crate) use epilogue::{clamp_all, clamped};
+pub(crate) use epilogue::{all_clamped, clamp_all, clamped};
 pub use input_major::{
     InputMajorLayout, InputMajorProduct, RunElements, RunInputs, RunPiece, RunRows, Skipped, panels_of_runs,
 };

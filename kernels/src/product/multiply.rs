@@ -136,7 +136,12 @@ impl Cut {
         }
         let whole_columns =
             |parts: usize| panels.div_ceil(parts).next_multiple_of(MOST_VECTORS).clamp(MOST_VECTORS, MOST_PANELS);
-        let rows_each = |parts: usize| rows.div_ceil(parts).next_multiple_of(TASK_ROWS).min(MOST_ROWS);
+        let rows_each = |parts: usize| {
+            let each = rows.div_ceil(parts.max(rows.div_ceil(MOST_ROWS))).next_multiple_of(TASK_ROWS);
+            // A short last task would read a whole weight for few rows.
+            let leaves_few = each > LONG_ROWS && (1..each / 2).contains(&(rows % each));
+            if leaves_few { each - TASK_ROWS } else { each }
+        };
         // A weight that the second-level cache holds is read again by each part of the rows: these are shared out first, so that
         // rows of outputs are long. Of others panels are.
         let is_near = depth * panels * PANEL_OUTPUTS <= NEAR_ELEMENTS || rows_each(parts) >= LONG_ROWS;
@@ -169,5 +174,19 @@ impl Cut {
     /// The outputs of these parts.
     pub(super) fn shares<'a>(&self, parts: &[Part<'_>], out: MatrixMut<'a>) -> Shares<'a, f32> {
         Shares::new(self.rows, parts.iter().map(|part| outputs_of(part.first_output, part.panels)), out.into_rows())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_have_about_as_many_rows() {
+        let rows = |rows: usize, parts: usize| Cut::new(rows, 1024, 64, parts).rows;
+        assert_eq!([rows(512, 1), rows(1500, 1)], [192, 216], "3 and 7 tasks");
+        assert_eq!(rows(3136, 8), 216, "240 would leave 16");
+        assert_eq!([rows(240, 1), rows(241, 1)], [240, 144]);
+        assert_eq!(rows(512, 8), 192, "long rows come before as many tasks");
     }
 }

@@ -10,9 +10,10 @@ use super::{
     few::Few,
     panels::{self, RUN, Weight},
     plain_matrix::{FillPanel, PlainElements, PlainFew, PlainMatrix},
-    tile::{self, AddTile, AddTiles, CacheLine, MOST_VECTORS, RowsLeft},
+    tile::{self, AddTile, AddTiles, MOST_VECTORS, RowsLeft},
 };
 use crate::{
+    ahead::CacheLine,
     matrix::Matrix,
     scratch::scratch,
     simd::{LANES, Routine, Simd},
@@ -369,12 +370,12 @@ impl Task<'_, '_> {
         panel: usize,
         inputs: Range<usize>,
     ) -> [&'w [CacheLine]; MOST_VECTORS] {
-        let mut lines = [&[][..]; MOST_VECTORS];
         let (first, inputs) = if panel < self.part.panels {
             (panel, inputs)
         } else {
             (0, inputs.end..self.part.inputs.len().min(inputs.end + RUN))
         };
+        let mut lines = [&[][..]; MOST_VECTORS];
         for (index, lines) in lines.iter_mut().take(panels_together::<S>(self.part.panels - first)).enumerate() {
             *lines = weights.lines(self, first + index, inputs.clone());
         }

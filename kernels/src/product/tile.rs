@@ -7,16 +7,11 @@
 use std::ops::Range;
 
 use super::panels::{RUN, Weight};
+use crate::ahead::{CacheLine, LinesAhead};
 use crate::simd::{LANES, Routine, Simd};
 
 /// The most vectors in a row of a tile on any instruction set.
 pub(super) const MOST_VECTORS: usize = 3;
-
-/// Bytes that a prefetch brings.
-const CACHE_LINE_BYTES: usize = 64;
-
-/// What a prefetch brings.
-pub(crate) type CacheLine = [u8; CACHE_LINE_BYTES];
 
 /// The broadcast side of a tile of `ROWS` rows.
 pub(crate) trait Left<const ROWS: usize>: Copy {
@@ -158,16 +153,15 @@ pub(crate) fn run<S: Simd, W: Weight, L: Left<ROWS>, const ROWS: usize, const PA
     stored
 }
 
-/// Memory that is asked for beside the sums of a tile: a little at a time, since a processor remembers few lines that it
-/// waits for, and those that the sums need are among them.
-trait Beside: Copy {
+/// Memory that is asked for beside the sums of a tile.
+trait Beside {
     /// Asks for some while the sums over these groups are made.
-    fn ask<S: Simd>(self, simd: S, groups: Range<usize>);
+    fn ask<S: Simd>(&mut self, simd: S, groups: Range<usize>);
 }
 
 impl<A: Beside, B: Beside> Beside for (A, B) {
     #[inline(always)]
-    fn ask<S: Simd>(self, simd: S, groups: Range<usize>) {
+    fn ask<S: Simd>(&mut self, simd: S, groups: Range<usize>) {
         self.0.ask(simd, groups.clone());
         self.1.ask(simd, groups);
     }
@@ -182,7 +176,7 @@ struct WeightsAhead<'a, W: Weight, const PANELS: usize> {
 
 impl<W: Weight, const PANELS: usize> Beside for WeightsAhead<'_, W, PANELS> {
     #[inline(always)]
-    fn ask<S: Simd>(self, simd: S, groups: Range<usize>) {
+    fn ask<S: Simd>(&mut self, simd: S, groups: Range<usize>) {
         if self.ahead > 0 {
             for group in groups {
                 for panel in 0..PANELS {
@@ -193,17 +187,16 @@ impl<W: Weight, const PANELS: usize> Beside for WeightsAhead<'_, W, PANELS> {
     }
 }
 
-/// Outputs, of one row after another from `first` on.
-#[derive(Clone, Copy)]
+/// Outputs from `first` on, of one row after another.
 struct Outputs<'a, 'o, const PANELS: usize> {
-    out: &'a [&'o mut [f32]],
+    rows: std::slice::Iter<'a, &'o mut [f32]>,
     first: usize,
 }
 
 impl<const PANELS: usize> Beside for Outputs<'_, '_, PANELS> {
     #[inline(always)]
-    fn ask<S: Simd>(self, simd: S, groups: Range<usize>) {
-        if let Some(row) = self.out.get(groups.start / STRETCH) {
+    fn ask<S: Simd>(&mut self, simd: S, _groups: Range<usize>) {
+        if let Some(row) = self.rows.next() {
             for panel in 0..PANELS {
                 simd.prefetch(row, self.first + panel * LANES);
             }
@@ -211,26 +204,16 @@ impl<const PANELS: usize> Beside for Outputs<'_, '_, PANELS> {
     }
 }
 
-/// Lines of each slice from `first` on, so many for each stretch of groups.
-#[derive(Clone, Copy)]
-struct Lines<'a> {
-    lines: [&'a [CacheLine]; MOST_VECTORS],
-    first: usize,
-    each: usize,
-}
-
-impl Beside for Lines<'_> {
+/// What is read after the tiles.
+impl<const SLICES: usize> Beside for &mut LinesAhead<'_, SLICES> {
     #[inline(always)]
-    fn ask<S: Simd>(self, simd: S, groups: Range<usize>) {
-        let first = self.first + groups.start / STRETCH * self.each;
-        for lines in self.lines {
-            (first..lines.len().min(first + self.each)).for_each(|line| simd.prefetch_far(lines, line));
-        }
+    fn ask<S: Simd>(&mut self, simd: S, _groups: Range<usize>) {
+        LinesAhead::ask(self, simd);
     }
 }
 
-/// Groups of inputs from one time that memory is asked for to the next.
-const STRETCH: usize = 8;
+/// Inputs from one time that memory is asked for to the next.
+const STRETCH: usize = 16;
 
 /// Sums over `length` inputs (at most [`RUN`]) beginning at 0. `panels` begin at the left side's input 0.
 ///
@@ -241,7 +224,7 @@ fn sums<S: Simd, W: Weight, L: Left<ROWS>, const ROWS: usize, const PANELS: usiz
     left: L,
     panels: [&[W::Group]; PANELS],
     length: usize,
-    beside: impl Beside,
+    mut beside: impl Beside,
 ) -> [[S::Vector; PANELS]; ROWS] {
     let mut sums = [[simd.splat(0.0); PANELS]; ROWS];
     let groups = left.whole(length) / W::GROUP;
@@ -251,8 +234,8 @@ fn sums<S: Simd, W: Weight, L: Left<ROWS>, const ROWS: usize, const PANELS: usiz
     for panel in 0..PANELS {
         weights[panel] = &panels[panel][..groups];
     }
-    for first in (0..groups).step_by(STRETCH) {
-        let stretch = first..groups.min(first + STRETCH);
+    for first in (0..groups).step_by(const { STRETCH / W::GROUP }) {
+        let stretch = first..groups.min(first + const { STRETCH / W::GROUP });
         beside.ask(simd, stretch.clone());
         for group in stretch {
             for step in 0..W::GROUP {
@@ -298,7 +281,7 @@ pub(crate) fn two_runs<S: Simd, W: Weight, const ROWS: usize>(
         (first_rows[row], second_rows[row]) = (&runs[0], &runs[1]);
     }
     // What the processor asks for by itself ends with a page, and a run is no longer than two: it has ended when it begins.
-    let groups_of_a_line = CACHE_LINE_BYTES.div_ceil(size_of::<W::Group>());
+    let groups_of_a_line = size_of::<CacheLine>().div_ceil(size_of::<W::Group>());
     for group in 0..half {
         if group % groups_of_a_line == 0 {
             simd.prefetch(first, group + 2 * half);
@@ -339,7 +322,7 @@ impl<W: Weight, L: Left<ROWS>, const ROWS: usize, const PANELS: usize> Routine f
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let weights = WeightsAhead::<W, PANELS> { panels: self.panels, ahead: self.ahead };
-        let beside = (weights, Outputs::<PANELS> { out: self.out, first: self.first });
+        let beside = (weights, Outputs::<PANELS> { rows: self.out.iter(), first: self.first });
         let sums = sums::<S, W, L, ROWS, PANELS>(simd, self.left, self.panels, self.length, beside);
         for row in 0..ROWS {
             let out = &mut self.out[row][self.first..];
@@ -383,7 +366,7 @@ pub(crate) struct AddTiles<'a, 'o, const ROWS: usize, const PANELS: usize> {
     pub first: usize,
     /// Whether the outputs are overwritten.
     pub fresh: bool,
-    /// What is read after this run: it is asked for in equal parts while the tiles are computed.
+    /// What is read after this run, slices of one length: it is asked for in equal parts while the tiles are computed.
     pub next: [&'a [CacheLine]; MOST_VECTORS],
 }
 
@@ -393,11 +376,9 @@ impl<const ROWS: usize, const PANELS: usize> Routine for AddTiles<'_, '_, ROWS, 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Self { near, panels, length, out, first, fresh, next } = self;
-        let stretches = length.div_ceil(STRETCH);
-        let each = next[0].len().div_ceil((near.len() * stretches).max(1));
-        for (index, (near, out)) in near.iter().zip(out.as_chunks_mut::<ROWS>().0).enumerate() {
-            let lines = Lines { lines: next, first: index * stretches * each, each };
-            let beside = (lines, Outputs::<PANELS> { out, first });
+        let mut lines = LinesAhead::new(next, near.len() * length.div_ceil(STRETCH));
+        for (near, out) in near.iter().zip(out.as_chunks_mut::<ROWS>().0) {
+            let beside = (&mut lines, Outputs::<PANELS> { rows: out.iter(), first });
             let sums = sums::<S, f32, _, ROWS, PANELS>(simd, NearLeft(near), panels, length, beside);
             for row in 0..ROWS {
                 add_vectors(simd, sums[row], &mut out[row][first..].as_chunks_mut().0[..PANELS], fresh);
