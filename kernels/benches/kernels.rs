@@ -207,7 +207,7 @@ impl Bench {
         }
     }
 
-    /// Convolutions over channels in blocks, of ResNet-50 and MobileNet: channels in and out, extent, kernel, stride; as many groups as
+    /// Convolutions over channels in blocks with bias and ReLU, of ResNet-50 and MobileNet: channels in and out, extent, kernel, stride; as many groups as
     /// channels where there is one channel in.
     fn blocked_convolutions(&self) {
         let shapes = [
@@ -217,9 +217,11 @@ impl Bench {
             (3, 32, 56, 3, 2),
             (32, 32, 112, 3, 2),
             (32, 32, 56, 3, 2),
+            (64, 64, 7, 1, 1),
             (64, 64, 56, 1, 1),
             (64, 64, 56, 3, 1),
             (64, 256, 56, 1, 1),
+            (96, 192, 14, 1, 1),
             (96, 24, 56, 1, 1),
             (128, 128, 28, 3, 1),
             (144, 32, 28, 1, 1),
@@ -270,8 +272,14 @@ impl Bench {
             let mut out = vec![0.0; shape.outputs()];
             let operations = shape.outputs() * shape.depth();
             let plan = BlockedPlan::new(shape, order);
+            let bias = values(outputs);
+            let epilogue = ConvolutionEpilogue {
+                bias: Some(&bias),
+                clamp: Some((0.0, f32::INFINITY)),
+                ..ConvolutionEpilogue::default()
+            };
             self.operation_bound(&name, operations, || {
-                blocked_convolution(self.instructions, &plan, &x, weight, &mut out, ConvolutionEpilogue::default());
+                blocked_convolution(self.instructions, &plan, &x, weight, &mut out, epilogue);
             });
         }
     }

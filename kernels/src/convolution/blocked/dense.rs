@@ -421,7 +421,6 @@ impl<W: Weight> Group<'_, W> {
                 inputs,
                 panels: own,
                 next,
-                asked: (end - begin).div_ceil(windows),
                 asks: self.first == 0 && values.taps == 1 && values.within == Within::Taps,
                 is_wide: task.is_wide(),
             };

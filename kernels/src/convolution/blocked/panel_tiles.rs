@@ -2,19 +2,17 @@
 
 use super::{
     CHANNEL_BLOCK,
-    tile::{Operands, WIDE_ROWS},
+    tile::{Operands, WIDE_ROWS, WeightedInputs},
 };
 use crate::{
+    ahead::LinesAhead,
     convolution::ConvolutionEpilogue,
-    product::clamped,
-    simd::{LANES, Routine, Simd},
+    product::all_clamped,
+    simd::{LANES, PanelLines, Routine, Simd},
 };
 
 /// Windows of the least tile whose sums are as many as two units have in flight.
 pub(super) const TILE_ROWS: usize = 4;
-
-/// Blocks of the outputs of a panel.
-const PANEL_BLOCKS: usize = LANES / CHANNEL_BLOCK;
 
 /// What sums begin with.
 #[derive(Clone, Copy, PartialEq)]
@@ -70,10 +68,32 @@ impl<'a> Finish<'a> {
                 sums[row] = simd.add(sums[row], simd.load_halves(&low[row], &high[row]));
             }
         }
-        for row in 0..ROWS {
-            sums[row] = clamped(simd, self.clamp, sums[row]);
+        all_clamped(simd, self.clamp, sums)
+    }
+
+    /// Stores what the sums of `ROWS` windows become, in the lines of both blocks of their panel.
+    #[inline(always)]
+    fn end<S: Simd, const ROWS: usize>(
+        &self,
+        simd: S,
+        window: usize,
+        sums: [S::Vector; ROWS],
+        lines: &mut [Option<&mut [[f32; CHANNEL_BLOCK]; ROWS]>; 2],
+    ) {
+        let outputs = self.outputs::<S, ROWS>(simd, window, sums);
+        match lines {
+            [Some(low), Some(high)] => {
+                for row in 0..ROWS {
+                    simd.store_halves(outputs[row], &mut low[row], &mut high[row]);
+                }
+            }
+            [Some(low), None] => {
+                for row in 0..ROWS {
+                    simd.store_halves(outputs[row], &mut low[row], &mut [0.0; CHANNEL_BLOCK]);
+                }
+            }
+            [None, _] => {}
         }
-        sums
     }
 }
 
@@ -101,52 +121,72 @@ impl<const PANELS: usize> Routine for PanelTiles<'_, '_, '_, PANELS> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(mut self, simd: S) {
+    fn run<S: Simd>(self, simd: S) {
         let windows = self.operands.windows;
+        let most_rows = match PANELS {
+            2 if self.operands.has_wide_tiles() => WIDE_ROWS,
+            2 => 8,
+            1 if const { S::TILE_VECTORS == 3 } => 8,
+            _ => 6,
+        };
+        let mut tiles = Tiles {
+            operands: self.operands,
+            inputs: self.operands.weighted_inputs(),
+            ahead: self.operands.weights_ahead(most_rows),
+            start: self.start,
+            ends: self.ends,
+            waiting: self.waiting,
+            finish: self.finish,
+        };
         let mut window = 0;
-        if const { PANELS > 1 } {
-            while window < windows {
-                window += match self.rows_together(window) {
-                    WIDE_ROWS.. if const { PANELS == 2 } => self.tile::<S, WIDE_ROWS>(simd, window),
-                    8.. if const { PANELS == 2 } => self.tile::<S, 8>(simd, window),
-                    7 if const { PANELS == 2 } => self.tile::<S, 7>(simd, window),
-                    6.. => self.tile::<S, 6>(simd, window),
-                    5 => self.tile::<S, 5>(simd, window),
-                    4 => self.tile::<S, 4>(simd, window),
-                    3 => self.tile::<S, 3>(simd, window),
-                    2 => self.tile::<S, 2>(simd, window),
-                    _ => self.tile::<S, 1>(simd, window),
-                };
-            }
-            return;
-        }
         // Of a panel of one block half of each vector would be empty: two windows share one.
-        if let [_] = self.out {
+        if const { PANELS == 1 }
+            && let [out] = self.out
+        {
             while window < windows {
                 window += match windows - window {
-                    8.. => self.pairs::<S, 8, 4>(simd, window),
-                    4.. => self.pairs::<S, 4, 2>(simd, window),
-                    2.. => self.pairs::<S, 2, 1>(simd, window),
-                    _ => self.tile::<S, 1>(simd, window),
+                    8.. => tiles.pairs::<S, 8, 4>(simd, window, out),
+                    4.. => tiles.pairs::<S, 4, 2>(simd, window, out),
+                    2.. => tiles.pairs::<S, 2, 1>(simd, window, out),
+                    _ => tiles.tile::<S, 1>(simd, window, &mut PanelLines::new(&mut [out], windows)),
                 };
             }
             return;
         }
+        let out = &mut PanelLines::new(self.out, windows);
         while window < windows {
-            window += match windows - window {
-                8.. if const { S::TILE_VECTORS == 3 } => self.tile::<S, 8>(simd, window),
+            let rows = if const { PANELS > 1 } { tiles.rows_together(window) } else { windows - window };
+            window += match rows {
+                WIDE_ROWS.. if const { PANELS == 2 } => tiles.tile::<S, WIDE_ROWS>(simd, window, out),
+                8.. if const { PANELS == 2 || PANELS == 1 && S::TILE_VECTORS == 3 } => {
+                    tiles.tile::<S, 8>(simd, window, out)
+                }
+                7 if const { PANELS == 2 } => tiles.tile::<S, 7>(simd, window, out),
                 // Sums of four are as few as the two units have in flight.
-                8 | 7 | 5 | 4 => self.tile::<S, 4>(simd, window),
-                6.. => self.tile::<S, 6>(simd, window),
-                3 => self.tile::<S, 3>(simd, window),
-                2 => self.tile::<S, 2>(simd, window),
-                _ => self.tile::<S, 1>(simd, window),
+                8 | 7 | 5 if const { PANELS == 1 } => tiles.tile::<S, 4>(simd, window, out),
+                6.. => tiles.tile::<S, 6>(simd, window, out),
+                5 => tiles.tile::<S, 5>(simd, window, out),
+                4 => tiles.tile::<S, 4>(simd, window, out),
+                3 => tiles.tile::<S, 3>(simd, window, out),
+                2 => tiles.tile::<S, 2>(simd, window, out),
+                _ => tiles.tile::<S, 1>(simd, window, out),
             };
         }
     }
 }
 
-impl<const PANELS: usize> PanelTiles<'_, '_, '_, PANELS> {
+/// What is the same for all tiles of [`PanelTiles`].
+struct Tiles<'a, 'o, const PANELS: usize> {
+    operands: Operands<'a, PANELS>,
+    inputs: WeightedInputs<'a, PANELS>,
+    ahead: LinesAhead<'a, PANELS>,
+    start: Start,
+    ends: bool,
+    waiting: &'o mut [f32],
+    finish: [Finish<'a>; PANELS],
+}
+
+impl<const PANELS: usize> Tiles<'_, '_, PANELS> {
     /// Windows of the next tile of several panels.
     fn rows_together(&self, window: usize) -> usize {
         let left = self.operands.windows - window;
@@ -162,17 +202,19 @@ impl<const PANELS: usize> PanelTiles<'_, '_, '_, PANELS> {
 
     /// `ROWS` windows; gives how many.
     #[inline(always)]
-    fn tile<S: Simd, const ROWS: usize>(&mut self, simd: S, window: usize) -> usize {
+    fn tile<S: Simd, const ROWS: usize>(&mut self, simd: S, window: usize, out: &mut PanelLines<'_, PANELS>) -> usize {
         let windows = self.operands.windows;
-        let mut nowhere = [[0.0; CHANNEL_BLOCK]; ROWS];
         let mut sums = [[simd.splat(0.0); ROWS]; PANELS];
         match self.start {
             Start::Zero => {}
             Start::Outputs => {
+                let lines = out.rows::<ROWS>(window);
                 for panel in 0..PANELS {
-                    let [low, high] = lines(blocks(self.out, panel), window, &mut nowhere);
                     for row in 0..ROWS {
-                        sums[panel][row] = simd.load_halves(&low[row], &high[row]);
+                        let line = |block: usize| {
+                            lines[panel][block].as_ref().map_or_else(Default::default, |lines| lines[row])
+                        };
+                        sums[panel][row] = simd.load_halves(&line(0), &line(1));
                     }
                 }
             }
@@ -185,43 +227,38 @@ impl<const PANELS: usize> PanelTiles<'_, '_, '_, PANELS> {
                 }
             }
         }
-        let sums = self.operands.add::<S, ROWS, ROWS>(simd, window, sums);
+        let sums = self.operands.add::<S, ROWS, ROWS>(simd, window, &self.inputs, &mut self.ahead, sums);
+        if !self.ends {
+            for panel in 0..PANELS {
+                let waiting = &mut self.waiting.as_chunks_mut::<LANES>().0[panel * windows + window..][..ROWS];
+                for row in 0..ROWS {
+                    simd.store(sums[panel][row], &mut waiting[row]);
+                }
+            }
+            return ROWS;
+        }
         const { assert!(matches!(PANELS, 1 | 2 | 4), "panels that end below") };
         // One call for each: sums of a panel that a loop counts would go through memory.
-        self.end::<S, ROWS>(simd, window, 0, sums[0]);
+        let mut lines = out.rows::<ROWS>(window);
+        self.finish[0].end(simd, window, sums[0], &mut lines[0]);
         if const { PANELS > 1 } {
-            self.end::<S, ROWS>(simd, window, 1, sums[1 % PANELS]);
+            self.finish[1 % PANELS].end(simd, window, sums[1 % PANELS], &mut lines[1 % PANELS]);
         }
         if const { PANELS > 2 } {
-            self.end::<S, ROWS>(simd, window, 2, sums[2 % PANELS]);
-            self.end::<S, ROWS>(simd, window, 3, sums[3 % PANELS]);
+            self.finish[2 % PANELS].end(simd, window, sums[2 % PANELS], &mut lines[2 % PANELS]);
+            self.finish[3 % PANELS].end(simd, window, sums[3 % PANELS], &mut lines[3 % PANELS]);
         }
         ROWS
     }
 
-    /// Stores the sums of `ROWS` windows of a panel, or what they become.
-    #[inline(always)]
-    fn end<S: Simd, const ROWS: usize>(&mut self, simd: S, window: usize, panel: usize, sums: [S::Vector; ROWS]) {
-        if !self.ends {
-            let windows = self.operands.windows;
-            let waiting = &mut self.waiting.as_chunks_mut::<LANES>().0[panel * windows + window..][..ROWS];
-            for row in 0..ROWS {
-                simd.store(sums[row], &mut waiting[row]);
-            }
-            return;
-        }
-        let outputs = self.finish[panel].outputs::<S, ROWS>(simd, window, sums);
-        let mut nowhere = [[0.0; CHANNEL_BLOCK]; ROWS];
-        let [low, high] = lines(blocks(self.out, panel), window, &mut nowhere);
-        for row in 0..ROWS {
-            simd.store_halves(outputs[row], &mut low[row], &mut high[row]);
-        }
-    }
-
     /// `ROWS` windows of panels of one block, two to a vector; gives how many.
     #[inline(always)]
-    fn pairs<S: Simd, const ROWS: usize, const PAIRS: usize>(&mut self, simd: S, window: usize) -> usize {
-        let [out] = self.out else { return ROWS };
+    fn pairs<S: Simd, const ROWS: usize, const PAIRS: usize>(
+        &mut self,
+        simd: S,
+        window: usize,
+        out: &mut [f32],
+    ) -> usize {
         let out = &mut out.as_chunks_mut::<CHANNEL_BLOCK>().0[window..][..ROWS];
         let mut sums = [[simd.splat(0.0); PAIRS]; PANELS];
         match self.start {
@@ -238,7 +275,7 @@ impl<const PANELS: usize> PanelTiles<'_, '_, '_, PANELS> {
                 }
             }
         }
-        let mut sums = self.operands.add::<S, ROWS, PAIRS>(simd, window, sums)[0];
+        let mut sums = self.operands.add::<S, ROWS, PAIRS>(simd, window, &self.inputs, &mut self.ahead, sums)[0];
         if !self.ends {
             let waiting = &mut self.waiting.as_chunks_mut::<LANES>().0[window..][..PAIRS];
             for pair in 0..PAIRS {
@@ -260,20 +297,13 @@ impl<const PANELS: usize> PanelTiles<'_, '_, '_, PANELS> {
                 sums[pair] = simd.add(sums[pair], simd.load_halves(&addend[2 * pair], &addend[2 * pair + 1]));
             }
         }
+        let outputs = all_clamped(simd, clamp, sums);
         for (pair, out) in out.as_chunks_mut::<2>().0.iter_mut().enumerate() {
             let [low, high] = out;
-            simd.store_halves(clamped(simd, clamp, sums[pair]), low, high);
+            simd.store_halves(outputs[pair], low, high);
         }
         ROWS
     }
-}
-
-/// The blocks of a panel.
-#[inline(always)]
-fn blocks<'l, 'r>(out: &'l mut [&'r mut [f32]], panel: usize) -> &'l mut [&'r mut [f32]] {
-    let first = (panel * PANEL_BLOCKS).min(out.len());
-    let end = (first + PANEL_BLOCKS).min(out.len());
-    &mut out[first..end]
 }
 
 /// The outputs of some windows, of the first and of the second block of a panel; `nowhere` where there is no such block.
@@ -320,9 +350,10 @@ mod tests {
         let values = Values { lines: Lines::new(&image, &lines, layout), taps: 9, within: Within::Taps };
         let inputs = Inputs::Blocks(0..1);
         let (panels, next) = ([&[][..]; 2], [&[][..]; 2]);
-        let operands = Operands { values, windows, inputs: &inputs, panels, next, asked: 0, asks: false, is_wide };
+        let operands = Operands { values, windows, inputs: &inputs, panels, next, asks: false, is_wide };
         let (start, finish) = (Start::Zero, [Finish::default(); 2]);
-        let tiles = PanelTiles { operands, start, ends: true, waiting: &mut [], finish, out: &mut [] };
+        let (inputs, ahead) = (WeightedInputs::Single(0..0), operands.weights_ahead(WIDE_ROWS));
+        let tiles = Tiles { operands, inputs, ahead, start, ends: true, waiting: &mut [], finish };
         let (mut found, mut window) = (Vec::new(), 0);
         while window < windows {
             found.push(tiles.rows_together(window).min(windows - window));

@@ -90,19 +90,21 @@ impl Case {
                 *value = *value * 2.0 + ((place + index) % 5) as f32;
             }
         };
-        let epilogue = ConvolutionEpilogue {
-            bias: Some(&bias),
-            addend: Some(&addend),
-            clamp: Some((-0.5, 1.0)),
-            change: Some(Change(&double)),
-        };
         for instructions in Instructions::available() {
             let plain = self.plain(instructions, ConvolutionEpilogue::default());
-            let out = self.plain(instructions, epilogue);
-            for (index, (out, plain)) in out.iter().zip(&plain).enumerate() {
-                let channel = index / (positions * CHANNEL_BLOCK) * CHANNEL_BLOCK + index % CHANNEL_BLOCK;
-                let value = (plain + bias[channel % bias.len()] + addend[index]).clamp(-0.5, 1.0);
-                assert_eq!(*out, value * 2.0 + (index % 5) as f32, "{} at {index}", instructions.name());
+            for (least, greatest) in [(-0.5, 1.0), (0.0, f32::INFINITY), (f32::NEG_INFINITY, 0.25)] {
+                let epilogue = ConvolutionEpilogue {
+                    bias: Some(&bias),
+                    addend: Some(&addend),
+                    clamp: Some((least, greatest)),
+                    change: Some(Change(&double)),
+                };
+                let out = self.plain(instructions, epilogue);
+                for (index, (out, plain)) in out.iter().zip(&plain).enumerate() {
+                    let channel = index / (positions * CHANNEL_BLOCK) * CHANNEL_BLOCK + index % CHANNEL_BLOCK;
+                    let value = (plain + bias[channel % bias.len()] + addend[index]).clamp(least, greatest);
+                    assert_eq!(*out, value * 2.0 + (index % 5) as f32, "{} at {index}", instructions.name());
+                }
             }
         }
     }

@@ -2,10 +2,13 @@
 
 use std::ops::Range;
 
+use bytemuck::cast_slice;
+
 use super::CHANNEL_BLOCK;
 use crate::{
+    ahead::LinesAhead,
     product::tile::each,
-    simd::{LANES, Lines, Neighbours, Rows, Simd, Steps, Terms, Within},
+    simd::{LANES, Lines, Neighbours, Rows, Simd, Steps, Terms, WithVectors, Within},
 };
 
 /// What windows read, with its weights.
@@ -19,8 +22,6 @@ pub(super) struct Operands<'a, const PANELS: usize> {
     pub panels: [&'a [[f32; LANES]]; PANELS],
     /// Weights of each panel that come next.
     pub next: [&'a [[f32; LANES]]; PANELS],
-    /// Of these, how many a window asks for.
-    pub asked: usize,
     /// Whether windows ask for the lines of those behind them.
     pub asks: bool,
     /// Whether tiles of [`WIDE_ROWS`], and halves of them, fill rows of windows.
@@ -72,47 +73,83 @@ impl Inputs {
 /// Windows of the largest tile of two panels, whose sums fill the registers. Rows of images often have a multiple of so many.
 pub(super) const WIDE_ROWS: usize = 14;
 
-/// Lines that are asked for at once.
-const MOST_ASKED: usize = 16;
+/// Channels of images, whose lines have code of their own.
+const IMAGE_CHANNELS: usize = 3;
 
 /// Blocks of inputs from one time that memory is asked for to the next.
 const STRETCH: usize = 4;
 
-impl<const PANELS: usize> Operands<'_, PANELS> {
+/// Inputs with their weights.
+pub(super) enum WeightedInputs<'a, const PANELS: usize> {
+    /// All of some blocks.
+    Blocks(WithVectors<'a, PANELS>),
+    /// Some of a block.
+    Single(Range<usize>),
+}
+
+impl<'a, const PANELS: usize> Operands<'a, PANELS> {
+    /// The inputs with their weights, the same for all windows.
+    #[inline(always)]
+    pub(super) fn weighted_inputs(&self) -> WeightedInputs<'a, PANELS> {
+        let Values { lines, taps, within } = self.values;
+        match self.inputs {
+            Inputs::Blocks(blocks) => WeightedInputs::Blocks(lines.with_vectors(blocks, self.panels, (taps, within))),
+            Inputs::Single(inputs) => WeightedInputs::Single(inputs.clone()),
+        }
+    }
+
+    /// The weights that come next, which tiles of at most so many windows ask for together.
+    #[inline(always)]
+    pub(super) fn weights_ahead(&self, most_rows: usize) -> LinesAhead<'a, PANELS> {
+        let stretches = match self.inputs {
+            Inputs::Blocks(blocks) => self.values.taps * blocks.len().div_ceil(STRETCH),
+            Inputs::Single(_) => 0,
+        };
+        let mut next = [&[][..]; PANELS];
+        for panel in 0..PANELS {
+            next[panel] = cast_slice(self.next[panel]);
+        }
+        LinesAhead::new(next, self.windows.div_ceil(most_rows) * stretches)
+    }
+
     /// Adds the products of `ROWS` windows from `window` on: by 16 output channels of each panel, or two in a vector by the first 8.
     #[inline(always)]
     pub(super) fn add<S: Simd, const ROWS: usize, const SUMS: usize>(
         &self,
         simd: S,
         window: usize,
+        inputs: &WeightedInputs<'a, PANELS>,
+        ahead: &mut LinesAhead<'_, PANELS>,
         sums: [[S::Vector; SUMS]; PANELS],
     ) -> [[S::Vector; SUMS]; PANELS] {
-        let blocks = match self.inputs {
-            Inputs::Blocks(blocks) => blocks,
-            Inputs::Single(inputs) => return self.add_single::<S, ROWS, SUMS>(simd, window, inputs, sums),
+        let with = match inputs {
+            WeightedInputs::Blocks(with) => with,
+            WeightedInputs::Single(inputs) => return self.add_single::<S, ROWS, SUMS>(simd, window, inputs, sums),
         };
         // The largest tiles have code of their own for the distances and lengths of lines that are common: every second window over an
         // image, and each or every second one over blocks. Other lines are read from a place for each window.
         if const { ROWS * PANELS == 24 || ROWS == 8 || ROWS == WIDE_ROWS } {
             let lines = self.values.lines;
             match (lines.step(), lines.length()) {
-                (2, 3) if lines.are_steps::<ROWS, 2>(window) => {
-                    return self.add_blocks::<S, ROWS, SUMS, 3, Steps<'_, ROWS, 2>>(simd, window, blocks, sums);
+                (2, IMAGE_CHANNELS) if lines.are_steps::<ROWS, 2>(window) => {
+                    return self.add_blocks::<S, ROWS, SUMS, IMAGE_CHANNELS, Steps<'a, ROWS, 2>>(
+                        simd, window, with, ahead, sums,
+                    );
                 }
                 (2, _) if lines.are_steps::<ROWS, 2>(window) => {
-                    return self.add_blocks::<S, ROWS, SUMS, 0, Steps<'_, ROWS, 2>>(simd, window, blocks, sums);
+                    return self.add_blocks::<S, ROWS, SUMS, 0, Steps<'a, ROWS, 2>>(simd, window, with, ahead, sums);
                 }
                 (8, 8) if lines.are_steps::<ROWS, 8>(window) => {
-                    return self.add_blocks::<S, ROWS, SUMS, 8, Steps<'_, ROWS, 8>>(simd, window, blocks, sums);
+                    return self.add_blocks::<S, ROWS, SUMS, 8, Steps<'a, ROWS, 8>>(simd, window, with, ahead, sums);
                 }
                 (16, 8) if lines.are_steps::<ROWS, 16>(window) => {
-                    return self.add_blocks::<S, ROWS, SUMS, 8, Steps<'_, ROWS, 16>>(simd, window, blocks, sums);
+                    return self.add_blocks::<S, ROWS, SUMS, 8, Steps<'a, ROWS, 16>>(simd, window, with, ahead, sums);
                 }
                 _ => {}
             }
         }
         assert!(const { ROWS < WIDE_ROWS }, "lines of a wide tile at one distance");
-        self.add_blocks::<S, ROWS, SUMS, 0, Rows<'_, ROWS>>(simd, window, blocks, sums)
+        self.add_blocks::<S, ROWS, SUMS, 0, Rows<'a, ROWS>>(simd, window, with, ahead, sums)
     }
 
     /// Whether wide tiles have code for lines like these, as [`Operands::add`] tells them.
@@ -134,45 +171,31 @@ impl<const PANELS: usize> Operands<'_, PANELS> {
         }
     }
 
-    /// Asks for some of the weights that come next.
     #[inline(always)]
-    fn ask_weights<S: Simd>(&self, simd: S, inputs: Range<usize>) {
-        for next in self.next {
-            (inputs.start..inputs.end.min(next.len())).for_each(|input| simd.prefetch_far(next, input));
-        }
-    }
-
-    #[inline(always)]
-    fn add_blocks<'l, S: Simd, const ROWS: usize, const SUMS: usize, const LENGTH: usize, L: Neighbours<'l, ROWS>>(
-        &'l self,
+    fn add_blocks<S: Simd, const ROWS: usize, const SUMS: usize, const LENGTH: usize, L: Neighbours<'a, ROWS>>(
+        &self,
         simd: S,
         window: usize,
-        blocks: &Range<usize>,
+        with_weights: &WithVectors<'a, PANELS>,
+        ahead: &mut LinesAhead<'_, PANELS>,
         sums: [[S::Vector; SUMS]; PANELS],
     ) -> [[S::Vector; SUMS]; PANELS] {
-        let Operands { panels, asks, values, .. } = *self;
-        let Values { lines, taps, within } = values;
-        let (with_weights, count) = (lines.with_vectors(blocks, panels, (taps, within)), blocks.len());
+        let with_weights = *with_weights;
+        let (asks, length, count) = (self.asks, self.values.lines.length(), with_weights.blocks());
         let mut sums = Sums { simd, sums };
-        // Many are asked for a little at a time: a processor remembers few lines that it waits for, and those of the values are
-        // among them.
-        let (first, asked) = (window * self.asked, ROWS * self.asked);
-        let stretches = if PANELS * asked > MOST_ASKED { taps * blocks.len().div_ceil(STRETCH) } else { 1 };
-        let each = asked.div_ceil(stretches.max(1));
-        let mut stretch = 0;
-        for tap in 0..taps {
+        for tap in 0..self.values.taps {
             let of_tap = with_weights.tap::<ROWS, L>(tap, window);
             let mut next = 0;
             while next < count {
                 let first_block = next;
                 next += STRETCH;
-                if stretch < stretches {
-                    self.ask_weights(simd, first + stretch * each..first + (stretch + 1) * each);
-                    stretch += 1;
+                // Images have few channels, and so few weights; what short lines take is too little to ask beside it.
+                if const { LENGTH != IMAGE_CHANNELS } {
+                    ahead.ask(simd);
                 }
                 for index in first_block..count.min(next) {
                     if asks {
-                        of_tap.ask(simd, index, ROWS * lines.length());
+                        of_tap.ask(simd, index, ROWS * length);
                     }
                     of_tap.add::<ROWS, LENGTH>(index, &mut sums);
                 }

@@ -182,7 +182,6 @@ impl Channels<'_, '_> {
                     inputs: inputs_of_run,
                     panels,
                     next: [&[]; PANELS],
-                    asked: 0,
                     asks: false,
                     is_wide: false,
                 };
@@ -212,11 +211,12 @@ impl Channels<'_, '_> {
             let count = OUTPUTS.min(columns.output - column);
             for (line, results) in results.iter().enumerate().take(row_count - row) {
                 let first = (row + line) * columns.output + column;
+                if count == OUTPUTS {
+                    store_outputs(simd, &finish, first, *results, out);
+                    continue;
+                }
                 for (result, position) in results.iter().take(count).zip(first..) {
-                    let [value] = finish.outputs::<S, 1>(simd, position, [*result]);
-                    let mut nowhere = [[0.0; CHANNEL_BLOCK]];
-                    let [low, high] = lines(out, position, &mut nowhere);
-                    simd.store_halves(value, &mut low[0], &mut high[0]);
+                    store_outputs(simd, &finish, position, [*result], out);
                 }
             }
         }
@@ -225,6 +225,23 @@ impl Channels<'_, '_> {
                 change.apply(place(index), out);
             }
         }
+    }
+}
+
+/// Stores what sums of neighbouring positions become.
+#[inline(always)]
+fn store_outputs<S: Simd, const COUNT: usize>(
+    simd: S,
+    finish: &Finish<'_>,
+    position: usize,
+    sums: [S::Vector; COUNT],
+    out: &mut [&mut [f32]],
+) {
+    let outputs = finish.outputs::<S, COUNT>(simd, position, sums);
+    let mut nowhere = [[0.0; CHANNEL_BLOCK]; COUNT];
+    let [low, high] = lines(out, position, &mut nowhere);
+    for index in 0..COUNT {
+        simd.store_halves(outputs[index], &mut low[index], &mut high[index]);
     }
 }
 
