@@ -305,7 +305,7 @@ impl Sequences<'_> {
         })
     }
 
-    /// Those of all directions.
+    /// The walks of all directions.
     fn walks(&self) -> Result<Vec<Walk<'_>>, KernelError> {
         (0..self.layer.direction.count()).map(|direction| Walk::of(self, direction)).collect()
     }
