@@ -14,6 +14,7 @@
 
 use super::running::{BLOCK, Running, RunningQuery};
 use super::{Attention, HeadElements, Heads, Pages, Stage};
+use crate::ahead::CacheLine;
 use crate::elementwise::VectorFunction;
 use crate::elementwise::functions::{ScaledTanh, exponential};
 use crate::matrix::Matrix;
@@ -25,9 +26,6 @@ use std::ops::Range;
 
 /// Queries that see different keys of a block and add their values together.
 const ROWS_TOGETHER: usize = 8;
-
-/// Bytes that memory is asked for at a time.
-const LINE_BYTES: usize = 64;
 
 /// Some queries of one head of keys.
 pub(super) struct Task<'a, 'o> {
@@ -341,7 +339,7 @@ fn add_biases<S: Simd>(simd: S, biases: &[f32], scores: &mut [f32]) -> bool {
 #[inline(always)]
 fn ask_rows<S: Simd, E>(simd: S, elements: &[E], rows: usize, width: usize, stride: usize) {
     for row in 0..rows {
-        for element in (0..width).step_by(LINE_BYTES / size_of::<E>()) {
+        for element in (0..width).step_by(size_of::<CacheLine>() / size_of::<E>()) {
             simd.prefetch_far(elements, row * stride + element);
         }
     }

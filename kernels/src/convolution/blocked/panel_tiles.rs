@@ -49,7 +49,7 @@ impl<'a> Finish<'a> {
 
     /// The outputs of `ROWS` windows from their sums.
     #[inline(always)]
-    pub(super) fn outputs<S: Simd, const ROWS: usize>(
+    fn outputs<S: Simd, const ROWS: usize>(
         &self,
         simd: S,
         window: usize,
@@ -73,7 +73,7 @@ impl<'a> Finish<'a> {
 
     /// Stores what the sums of `ROWS` windows become, in the lines of both blocks of their panel.
     #[inline(always)]
-    fn end<S: Simd, const ROWS: usize>(
+    pub(super) fn end<S: Simd, const ROWS: usize>(
         &self,
         simd: S,
         window: usize,
@@ -303,21 +303,6 @@ impl<const PANELS: usize> Tiles<'_, '_, PANELS> {
             simd.store_halves(outputs[pair], low, high);
         }
         ROWS
-    }
-}
-
-/// The outputs of some windows, of the first and of the second block of a panel; `nowhere` where there is no such block.
-#[inline(always)]
-pub(super) fn lines<'l, const ROWS: usize>(
-    out: &'l mut [&mut [f32]],
-    window: usize,
-    nowhere: &'l mut [[f32; CHANNEL_BLOCK]; ROWS],
-) -> [&'l mut [[f32; CHANNEL_BLOCK]]; 2] {
-    let block = |block: &'l mut [f32]| &mut block.as_chunks_mut().0[window..][..ROWS];
-    match out {
-        [low, high, ..] => [block(low), block(high)],
-        [low] => [block(low), nowhere],
-        [] => [nowhere, &mut []],
     }
 }
 

@@ -5,7 +5,7 @@ use half::{bf16, f16};
 
 use super::{
     CHANNEL_BLOCK,
-    panel_tiles::{Finish, PanelTiles, Start, lines, panels_together},
+    panel_tiles::{Finish, PanelTiles, Start, panels_together},
     plane,
     tile::{Inputs, Operands, Values},
 };
@@ -19,7 +19,7 @@ use crate::{
     },
     product::{PANEL_OUTPUTS, PanelElements, PanelPiece, Weight},
     scratch::scratch,
-    simd::{Instructions, LANES, Layout, LinePlaces, Lines, Routine, Simd, Within},
+    simd::{Instructions, LANES, Layout, LinePlaces, Lines, PanelLines, Routine, Simd, Within},
     threads,
 };
 
@@ -205,6 +205,8 @@ impl Channels<'_, '_> {
         let block = self.0.first_panel * (PANEL_OUTPUTS / CHANNEL_BLOCK) + first;
         let finish = Finish::of(epilogue, block, [place(0), place(out.len() - 1)]);
         let row_count = rows.output - self.0.tile_rows.start * OUTPUTS;
+        let positions = out[0].len() / CHANNEL_BLOCK;
+        let mut lines = PanelLines::<1>::new(out, positions);
         for tile in 0..self.0.tiles() {
             let (row, column) = (tile / tile_columns * OUTPUTS, tile % tile_columns * OUTPUTS);
             let results = tile_outputs(simd, &sums[tile * LANES..], point_sums);
@@ -212,11 +214,11 @@ impl Channels<'_, '_> {
             for (line, results) in results.iter().enumerate().take(row_count - row) {
                 let first = (row + line) * columns.output + column;
                 if count == OUTPUTS {
-                    store_outputs(simd, &finish, first, *results, out);
+                    finish.end(simd, first, *results, &mut lines.rows(first)[0]);
                     continue;
                 }
                 for (result, position) in results.iter().take(count).zip(first..) {
-                    store_outputs(simd, &finish, position, [*result], out);
+                    finish.end(simd, position, [*result], &mut lines.rows(position)[0]);
                 }
             }
         }
@@ -225,23 +227,6 @@ impl Channels<'_, '_> {
                 change.apply(place(index), out);
             }
         }
-    }
-}
-
-/// Stores what sums of neighbouring positions become.
-#[inline(always)]
-fn store_outputs<S: Simd, const COUNT: usize>(
-    simd: S,
-    finish: &Finish<'_>,
-    position: usize,
-    sums: [S::Vector; COUNT],
-    out: &mut [&mut [f32]],
-) {
-    let outputs = finish.outputs::<S, COUNT>(simd, position, sums);
-    let mut nowhere = [[0.0; CHANNEL_BLOCK]; COUNT];
-    let [low, high] = lines(out, position, &mut nowhere);
-    for index in 0..COUNT {
-        simd.store_halves(outputs[index], &mut low[index], &mut high[index]);
     }
 }
 

@@ -17,6 +17,7 @@ pub(super) mod planes;
 pub(super) use self::blocks::{Block, Plan, Transformed};
 use super::{ConvolutionEpilogue, ConvolutionShape};
 use crate::{
+    ahead::CacheLine,
     product::{Weight, tile},
     scratch::scratch,
     simd::{Instructions, LANES, Routine, Simd},
@@ -36,9 +37,6 @@ pub(super) const POINTS: usize = INPUTS * INPUTS;
 
 /// Transformed inputs of a block, 4 bytes each, which stay in the second-level cache.
 pub(super) const MOST_INPUTS: usize = 240 << 10;
-
-/// Bytes that are asked for at a time.
-const CACHE_LINE_BYTES: usize = 64;
 
 /// Input channels up to which the transformed weights of a panel stay near.
 pub(super) const MOST_CHANNELS: usize = 512;
@@ -101,7 +99,7 @@ impl Routine for AreSmall<'_> {
 pub(super) fn ask_next<S: Simd, W: Weight>(simd: S, elements: &[W], panel: usize, panel_length: usize, point: usize) {
     let share = panel_length.div_ceil(POINTS);
     let begin = (panel + 1) * panel_length + point * share;
-    for element in (begin..elements.len().min(begin + share)).step_by(CACHE_LINE_BYTES / size_of::<W>()) {
+    for element in (begin..elements.len().min(begin + share)).step_by(size_of::<CacheLine>() / size_of::<W>()) {
         simd.prefetch_far(elements, element);
     }
 }
