@@ -6,10 +6,10 @@ use half::{bf16, f16};
 
 use super::{
     BlockedPlan, CHANNEL_BLOCK, InputOrder,
-    panel_tiles::{Finish, PanelTiles, Start, TILE_ROWS, panels_together},
+    panel_tiles::{Finish, PanelTiles, Start, TILE_ROWS},
     plane,
     planes::Planes,
-    tile::{Inputs, Operands, Values, WIDE_ROWS},
+    tile::{Inputs, Operands, Values, WIDE_ROWS, panels_together},
     winograd,
 };
 use crate::{

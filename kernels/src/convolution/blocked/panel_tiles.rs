@@ -97,13 +97,6 @@ impl<'a> Finish<'a> {
     }
 }
 
-/// Panels that are multiplied together at most: where registers hold the sums of six windows of four, or 14 of two, each value is
-/// read for all of them.
-#[inline(always)]
-pub(super) const fn panels_together<S: Simd>() -> usize {
-    if S::TILE_VECTORS == 3 { 4 } else { 1 }
-}
-
 /// All windows of a task by some panels, over some of their inputs.
 pub(super) struct PanelTiles<'a, 'o, 'r, const PANELS: usize> {
     pub operands: Operands<'a, PANELS>,

@@ -79,6 +79,21 @@ const IMAGE_CHANNELS: usize = 3;
 /// Blocks of inputs from one time that memory is asked for to the next.
 const STRETCH: usize = 4;
 
+/// Panels that are multiplied together at most: where registers hold the sums of six windows of four, or 14 of two, each value is
+/// read for all of them.
+#[inline(always)]
+pub(super) const fn panels_together<S: Simd>() -> usize {
+    if S::TILE_VECTORS == 3 { 4 } else { 1 }
+}
+
+/// Whether a tile of so many windows and panels is one of the largest, which most windows are in.
+const fn is_largest<S: Simd, const ROWS: usize, const PANELS: usize>() -> bool {
+    match panels_together::<S>() {
+        1 => ROWS == 8 || ROWS == S::TILE_ROWS && S::HAS_OWN_LOOPS,
+        _ => ROWS == 8 || ROWS == WIDE_ROWS || ROWS * PANELS == 24,
+    }
+}
+
 /// Inputs with their weights.
 pub(super) enum WeightedInputs<'a, const PANELS: usize> {
     /// All of some blocks.
@@ -128,7 +143,7 @@ impl<'a, const PANELS: usize> Operands<'a, PANELS> {
         };
         // The largest tiles have code of their own for the distances and lengths of lines that are common: every second window over an
         // image, and each or every second one over blocks. Other lines are read from a place for each window.
-        if const { ROWS * PANELS == 24 || ROWS == 8 || ROWS == WIDE_ROWS } {
+        if const { is_largest::<S, ROWS, PANELS>() } {
             let lines = self.values.lines;
             match (lines.step(), lines.length()) {
                 (2, IMAGE_CHANNELS) if lines.are_steps::<ROWS, 2>(window) => {
