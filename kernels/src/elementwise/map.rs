@@ -18,14 +18,15 @@ pub fn apply(instructions: Instructions, function: impl VectorFunction, values: 
     instructions.run(Apply { function, values });
 }
 
-/// Vectors that are loaded before their functions are computed, and stored behind all.
+/// Vectors that are loaded before their functions are computed, and stored behind all, where there are 32 registers.
 const TOGETHER: usize = 4;
 
 /// `values = function(values)`.
 #[inline(always)]
 pub fn change_vectors<S: Simd>(simd: S, function: impl VectorFunction, values: &mut [[f32; LANES]]) {
-    let (groups, rest) = values.as_chunks_mut::<TOGETHER>();
-    for group in groups {
+    let count = if const { S::TILE_VECTORS == 3 } { values.len() / TOGETHER * TOGETHER } else { 0 };
+    let (groups, rest) = values.split_at_mut(count);
+    for group in groups.as_chunks_mut::<TOGETHER>().0 {
         let mut vectors = [simd.splat(0.0); TOGETHER];
         for index in 0..TOGETHER {
             vectors[index] = simd.load(&group[index]);

@@ -5,9 +5,9 @@ use half::{bf16, f16};
 
 use super::{
     CHANNEL_BLOCK,
-    panel_tiles::{Finish, PanelTiles, Start, panels_together},
+    panel_tiles::{Finish, PanelTiles, Start},
     plane,
-    tile::{Inputs, Operands, Values},
+    tile::{Inputs, Operands, Values, panels_together},
 };
 use crate::{
     convolution::{
