@@ -266,36 +266,50 @@ fn sums<S: Simd, W: Weight, L: Left<ROWS>, const ROWS: usize, const PANELS: usiz
     sums
 }
 
-/// Inputs of a run that are code of their own where registers hold few sums: what a loop counts takes a tenth of the time else.
+/// Inputs that are code of their own where registers hold few sums: what a loop counts takes a tenth of the time else.
 const UNROLLED: usize = 8;
 
-/// As [`sums`], of whole runs of rows that lie near each other, some inputs at a time without a loop.
+/// As [`sums`], of rows that lie near each other, some inputs at a time without a loop.
 #[inline(always)]
-fn sums_of_run<S: Simd, const ROWS: usize, const PANELS: usize>(
+fn unrolled_sums<S: Simd, const ROWS: usize, const PANELS: usize>(
     simd: S,
     rows: &[[f32; RUN]; ROWS],
-    panels: [&[[f32; LANES]; RUN]; PANELS],
+    panels: [&[[f32; LANES]]; PANELS],
+    length: usize,
     mut beside: impl Beside,
 ) -> [[S::Vector; PANELS]; ROWS] {
     let mut sums = [[simd.splat(0.0); PANELS]; ROWS];
-    for unrolled in 0..const { RUN / UNROLLED } {
-        let first = unrolled * UNROLLED;
+    let count = length / UNROLLED;
+    let mut weights = [&[][..]; PANELS];
+    for panel in 0..PANELS {
+        weights[panel] = &panels[panel].as_chunks::<UNROLLED>().0[..count];
+    }
+    for unrolled in 0..count {
+        // The compiler knows that these are of a run.
+        let first = unrolled % const { RUN / UNROLLED } * UNROLLED;
         if first.is_multiple_of(STRETCH) {
             beside.ask(simd, first..first + STRETCH);
         }
         for place in 0..UNROLLED {
-            let input = first + place;
             let mut vectors = [simd.splat(0.0); PANELS];
             for panel in 0..PANELS {
-                vectors[panel] = simd.load(&panels[panel][input]);
+                vectors[panel] = simd.load(&weights[panel][unrolled][place]);
             }
             for row in 0..ROWS {
-                let factor = simd.splat(rows[row][input]);
+                let factor = simd.splat(rows[row][first + place]);
                 for panel in 0..PANELS {
                     sums[row][panel] = simd.fused(factor, vectors[panel], sums[row][panel]);
                 }
                 // Values of the next rows would be loaded first otherwise, for which registers have no room.
                 compiler_fence(Ordering::SeqCst);
+            }
+        }
+    }
+    for input in count * UNROLLED..length {
+        for panel in 0..PANELS {
+            let weights = simd.load(&panels[panel][input]);
+            for row in 0..ROWS {
+                sums[row][panel] = simd.fused(simd.splat(rows[row][input]), weights, sums[row][panel]);
             }
         }
     }
@@ -416,30 +430,18 @@ impl<const ROWS: usize, const PANELS: usize> Routine for AddTiles<'_, '_, ROWS, 
     fn run<S: Simd>(self, simd: S) {
         let Self { near, panels, length, out, first, fresh, next } = self;
         let mut lines = LinesAhead::new(next, near.len() * length.div_ceil(STRETCH));
-        let whole_runs = if const { S::TILE_VECTORS == 1 } { whole_runs(panels) } else { None };
         for (near, out) in near.iter().zip(out.as_chunks_mut::<ROWS>().0) {
             let beside = (&mut lines, Outputs::<PANELS> { rows: out.iter(), first });
-            let sums = match whole_runs {
-                Some(runs) => sums_of_run(simd, near, runs, beside),
-                None => sums::<S, f32, _, ROWS, PANELS>(simd, NearLeft(near), panels, length, beside),
+            let sums = if const { S::TILE_VECTORS == 1 } {
+                unrolled_sums(simd, near, panels, length, beside)
+            } else {
+                sums::<S, f32, _, ROWS, PANELS>(simd, NearLeft(near), panels, length, beside)
             };
             for row in 0..ROWS {
                 add_vectors(simd, sums[row], &mut out[row][first..].as_chunks_mut().0[..PANELS], fresh);
             }
         }
     }
-}
-
-/// The panels as whole runs, if they are.
-#[inline(always)]
-fn whole_runs<'a, const PANELS: usize>(
-    panels: [&'a [[f32; LANES]]; PANELS],
-) -> Option<[&'a [[f32; LANES]; RUN]; PANELS]> {
-    let mut runs = [&[[0.0; LANES]; RUN]; PANELS];
-    for panel in 0..PANELS {
-        runs[panel] = panels[panel].try_into().ok()?;
-    }
-    Some(runs)
 }
 
 /// The rows of the next tile, if `left` rows are left.

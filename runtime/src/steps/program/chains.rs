@@ -50,7 +50,7 @@ impl Chain {
     }
 
     /// Makes one link of the last one, a sigmoid, and of the product of what it reads with it, where these are the factors and nothing
-    /// else reads the sigmoid: the bits are the same, and nothing is written in between.
+    /// else reads the sigmoid: the gate takes fewer operations than both, and nothing is written in between.
     pub(super) fn gate(&mut self, factors: [usize; 2], is_read_once: impl Fn(usize) -> bool) -> bool {
         let last = (MOST_FEEDS + self.links.len()).saturating_sub(1);
         match self.links.last_mut() {
