@@ -1,11 +1,11 @@
 //! Steps over f32 that follow each other, as one loop: values of a few vectors stay in the nearest cache from the operands of
 //! the first step to the result of the last one.
 //!
-//! Each step has the bits that it has alone. A step is part of a chain where nothing outside reads it but for the last one;
+//! Each step has the bits that it has alone, but for those of a gate (`gates`). A step is part of a chain where nothing outside reads it but for the last one;
 //! dequantized integers are read as such, and quantizing may end a chain.
 
 use super::feeds::{Feed, Input, MOST_FEEDS, SLOTS, widened};
-use super::links::{Link, LinkFunction, linked};
+use super::links::{Link, linked};
 use super::quarters::{Quantized, TOGETHER, VECTORS, store_quarters, widened_quarters};
 use super::registers::Register;
 use super::single::Single;
@@ -23,7 +23,7 @@ pub(super) struct Chain {
     /// What it reads: the first slots.
     pub(super) feeds: Vec<Feed>,
     /// Steps: their slots begin at [`MOST_FEEDS`].
-    links: Vec<Link>,
+    pub(super) links: Vec<Link>,
     /// A bit for each step that is read by another than the one behind it: its values are written to its slot.
     kept: u32,
     /// The slot of the result, or of what is quantized.
@@ -49,19 +49,10 @@ impl Chain {
         Some(())
     }
 
-    /// Makes one link of the last one, a sigmoid, and of the product of what it reads with it, where these are the factors and nothing
-    /// else reads the sigmoid: the gate takes fewer operations than both, and nothing is written in between.
-    pub(super) fn gate(&mut self, factors: [usize; 2], is_read_once: impl Fn(usize) -> bool) -> bool {
-        let last = (MOST_FEEDS + self.links.len()).saturating_sub(1);
-        match self.links.last_mut() {
-            Some(Link::Change(x, function @ LinkFunction::Sigmoid))
-                if (factors == [*x, last] || factors == [last, *x]) && is_read_once(last) =>
-            {
-                *function = LinkFunction::Swish { alpha: 1.0 };
-                true
-            }
-            Some(_) | None => false,
-        }
+    /// Removes links from `count` on.
+    pub(super) fn shorten(&mut self, count: usize) {
+        self.links.truncate(count);
+        self.kept &= (1 << count) - 1;
     }
 
     /// What is in a slot becomes integers.

@@ -63,7 +63,8 @@ impl<'a> Compiled<'a> {
             let &[left, right] = step.arguments.as_slice() else { return None };
             let (left, right) = (self.slot(chain, known, left)?, self.slot(chain, known, right)?);
             let is_read_once = |slot: usize| known.iter().any(|known| known.slot == slot && uses[known.register] == 1);
-            let is_gated = function == Arithmetic::Mul && chain.gate([left, right], is_read_once);
+            let is_gated =
+                function == Arithmetic::Mul && chain.gate([left, right], |register| self.float(register), is_read_once);
             let link = match function {
                 Arithmetic::Add => Link::Add(left, right),
                 Arithmetic::Sub => Link::Sub(left, right),
@@ -71,7 +72,10 @@ impl<'a> Compiled<'a> {
                 Arithmetic::Div => Link::Div(left, right),
                 Arithmetic::Min | Arithmetic::Max | Arithmetic::Prelu => return None,
             };
-            if !is_gated {
+            if is_gated {
+                // Of the links that there are no more, whose slots others get.
+                known.retain(|known| known.slot < chain.result);
+            } else {
                 chain.link(link)?;
             }
         } else if step.operation.clamps_floats() {

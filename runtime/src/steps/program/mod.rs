@@ -7,6 +7,7 @@
 mod chains;
 mod compiled;
 mod feeds;
+mod gates;
 mod joined;
 mod linked;
 mod links;

@@ -344,11 +344,8 @@ fn functions_within_a_chain_have_the_bits_that_they_have_alone() {
     for function in functions {
         let step =
             |function, arguments: &[Argument]| ScalarStep { function, arguments: arguments.to_vec(), to: DType::F32 };
-        let multiply = Function::Binary(BinaryFunction::Mul);
-        let steps = vec![
-            step(function.clone(), &[Argument::Input]),
-            step(multiply.clone(), &[Argument::Input, Argument::Step(0)]),
-        ];
+        let add = Function::Binary(BinaryFunction::Add);
+        let steps = vec![step(function.clone(), &[Argument::Input]), step(add, &[Argument::Input, Argument::Step(0)])];
         let program = Program::of_steps(steps).unwrap();
         let shape = [x.len()];
         assert_eq!(Compiled::new(&program, Some(DType::F32), &shape, &[]).unwrap().unwrap().steps.len(), 1);
@@ -364,7 +361,7 @@ fn functions_within_a_chain_have_the_bits_that_they_have_alone() {
             // Which NaN comes out is not defined.
             values.iter().map(|value| if value.is_nan() { f32::NAN.to_bits() } else { value.to_bits() }).collect()
         };
-        let expected: Vec<f32> = alone.iter().zip(&x).map(|(alone, x)| x * alone).collect();
+        let expected: Vec<f32> = alone.iter().zip(&x).map(|(alone, x)| x + alone).collect();
         assert_eq!(bits(found.elements::<f32>().unwrap()), bits(&expected), "{function:?}");
         let mut changed = x.clone();
         let within = WithinTasks::new(&program, DType::F32, &shape, &[]).unwrap().unwrap();
@@ -377,7 +374,7 @@ fn functions_within_a_chain_have_the_bits_that_they_have_alone() {
         let inputs = [Some(Value::from(Tensor::from_elements(&[333], &codes).unwrap()))];
         let steps = vec![
             step(Function::Cast, &[Argument::Operand(0)]),
-            step(multiply.clone(), &[Argument::Step(0), Argument::f32(0.125)]),
+            step(Function::Binary(BinaryFunction::Mul), &[Argument::Step(0), Argument::f32(0.125)]),
             step(function.clone(), &[Argument::Step(1)]),
             step(Function::Binary(BinaryFunction::Div), &[Argument::Step(2), Argument::f32(0.5)]),
             ScalarStep { to: DType::I32, ..step(Function::Unary(UnaryFunction::Round), &[Argument::Step(3)]) },
@@ -397,6 +394,13 @@ fn functions_within_a_chain_have_the_bits_that_they_have_alone() {
     }
 }
 
+/// An activation of a number alone.
+fn activated(function: ActivationFunction, x: f32) -> f32 {
+    let mut value = [x];
+    (vectors::activation(&Activation::new(function)).apply)(&mut value);
+    value[0]
+}
+
 #[test]
 fn a_sigmoid_that_is_read_again_is_kept_beside_the_product_with_it() {
     let step =
@@ -414,17 +418,43 @@ fn a_sigmoid_that_is_read_again_is_kept_beside_the_product_with_it() {
     ];
     let program = Program::of_steps(steps).unwrap();
     let x: Vec<f32> = (0..70).map(|at| (at - 35) as f32 / 8.0).collect();
-    let alone = vectors::activation(&Activation::new(ActivationFunction::Sigmoid));
-    let sigmoid = |x: f32| {
-        let mut value = [x];
-        (alone.apply)(&mut value);
-        value[0]
-    };
+    let sigmoid = |x: f32| activated(ActivationFunction::Sigmoid, x);
     let expected = x.iter().map(|x| {
+        // The first sigmoid is read again, the second one is part of a gate.
         let sum = sigmoid(-x) * -x + sigmoid(-x);
-        sigmoid(sum) * sum - sum
+        activated(ActivationFunction::Swish, sum) - sum
     });
     let found = run(&program, Accumulators::Float(&x), &[70], &[]).unwrap().remove(0);
+    assert_eq!(found.elements::<f32>().unwrap(), expected.collect::<Vec<f32>>());
+}
+
+/// A link that takes the slot of one that a gate replaced is none that is read once.
+#[test]
+fn what_follows_a_gate_is_computed_beside_it() {
+    let step =
+        |function, arguments: &[Argument]| ScalarStep { function, arguments: arguments.to_vec(), to: DType::F32 };
+    let (erf, sigmoid) =
+        (Function::Unary(UnaryFunction::Erf), Function::Activation(Activation::new(ActivationFunction::Sigmoid)));
+    let (add, mul) = (Function::Binary(BinaryFunction::Add), Function::Binary(BinaryFunction::Mul));
+    let steps = vec![
+        step(Function::Unary(UnaryFunction::Neg), &[Argument::Input]),
+        step(Function::Binary(BinaryFunction::Div), &[Argument::Step(0), Argument::f32(std::f32::consts::SQRT_2)]),
+        step(erf, &[Argument::Step(1)]),
+        step(add.clone(), &[Argument::Step(2), Argument::f32(1.0)]),
+        step(mul.clone(), &[Argument::f32(0.5), Argument::Step(3)]),
+        step(mul.clone(), &[Argument::Step(0), Argument::Step(4)]),
+        step(sigmoid, &[Argument::Step(5)]),
+        step(mul, &[Argument::Step(6), Argument::Step(5)]),
+        step(add, &[Argument::Step(7), Argument::Step(6)]),
+    ];
+    let program = Program::of_steps(steps).unwrap();
+    let x: Vec<f32> = (0..70).map(|at| (at - 35) as f32 / 8.0).collect();
+    let found = run(&program, Accumulators::Float(&x), &[70], &[]).unwrap().remove(0);
+    let expected = x.iter().map(|x| {
+        let gelu = activated(ActivationFunction::Gelu, -x);
+        let sigmoid = activated(ActivationFunction::Sigmoid, gelu);
+        sigmoid * gelu + sigmoid
+    });
     assert_eq!(found.elements::<f32>().unwrap(), expected.collect::<Vec<f32>>());
 }
 
