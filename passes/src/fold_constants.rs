@@ -23,7 +23,8 @@
 //! emitted, so that the weight behind it is stored once; larger text stays a step;
 //! dequantized codes of matrices of any size are recipes, those too that an exporter scales by steps of its own
 //! (`Mul(Cast(codes), scale)`). Parameters of bodies whose contents are known are constants too.
-//! Values are those that [`Graph::evaluator`] gives: where the runtime's kernels are handed in, the bits of a run.
+//! Values are those that [`Graph::evaluator`] gives: where the runtime's kernels are handed in, the bits of a run but
+//! for gates of several steps.
 //! Leaves alone: products with codes; random steps and steps whose bodies hold such, sequences; it runs no bodies.
 //! Cost: one visit a step, plus the work of each folded one.
 

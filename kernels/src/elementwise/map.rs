@@ -18,7 +18,7 @@ pub fn apply(instructions: Instructions, function: impl VectorFunction, values: 
     instructions.run(Apply { function, values });
 }
 
-/// Vectors that are loaded before their functions are computed, and stored behind all, where there are 32 registers.
+/// Vectors that are loaded before their functions are computed, and stored behind all, where each is one of 32 registers.
 const TOGETHER: usize = 4;
 
 /// `values = function(values)`.

@@ -162,6 +162,7 @@ fn gates_are_close() {
     close("mish", &|i, x, out| map(i, Mish {}, x, out), &|x| x * (x.max(0.0) + (-x.abs()).exp().ln_1p()).tanh());
     close("hard swish", &|i, x, out| map(i, HardSwish {}, x, out), &|x| x * (x / 6.0 + 0.5).clamp(0.0, 1.0));
     close("soft sign", &|i, x, out| map(i, SoftSign {}, x, out), &|x| x / (1.0 + x.abs()));
+    close("swish of twice", &|i, x, out| map(i, Swish { alpha: 2.0 }, x, out), &|x| x * sigmoid(2.0 * x));
     let scaled = ScaledTanh { alpha: 1.5, beta: 0.5 };
     close("scaled tanh", &|i, x, out| map(i, scaled, x, out), &|x| 1.5 * (0.5 * x).tanh());
     let shrink = Shrink { alpha: 0.5, beta: 0.25 };
@@ -179,6 +180,27 @@ fn gates_are_close() {
     close("celu", &|i, x, out| map(i, Celu { alpha: 2.0 }, x, out), &|x| {
         x.max(0.0) + (2.0 * (x / 2.0).exp_m1()).min(0.0)
     });
+}
+
+#[test]
+fn gates_are_open_or_closed_far_from_zero() {
+    fn check(name: &str, gate: impl VectorFunction) {
+        for instructions in Instructions::available() {
+            let mut out = [0.0; 7];
+            map(instructions, gate, &[1e30, 30.0, f32::INFINITY, -1e30, -30.0, -0.0, f32::NAN], &mut out);
+            let on = instructions.name();
+            assert_eq!(out[..3], [1e30, 30.0, f32::INFINITY], "{name} on {on}");
+            assert_eq!(
+                out[3..6].iter().map(|value| value.to_bits()).collect::<Vec<_>>(),
+                [1 << 31; 3],
+                "{name} on {on}"
+            );
+            assert!(out[6].is_nan(), "{name} on {on}");
+        }
+    }
+    check("gelu", Gelu {});
+    check("gelu tanh", GeluTanh {});
+    check("swish", Swish { alpha: 1.0 });
 }
 
 #[test]

@@ -397,7 +397,12 @@ impl Task<'_, '_> {
         if self.out.iter().any(|outputs| outputs.len() < output + PANELS * PANEL_OUTPUTS) {
             return 0;
         }
-        let near = near.as_chunks::<ROWS>().0;
+        let mut near = near.as_chunks::<ROWS>().0;
+        if tile::ends_with_fours::<S>(self.out.len())
+            && let Some((_, before)) = near.split_last()
+        {
+            near = before;
+        }
         simd.run(AddTiles::<ROWS, PANELS> { near, panels, length, out: self.out, first: output, fresh, next });
         near.len() * ROWS
     }

@@ -278,6 +278,7 @@ fn unrolled_sums<S: Simd, const ROWS: usize, const PANELS: usize>(
     length: usize,
     mut beside: impl Beside,
 ) -> [[S::Vector; PANELS]; ROWS] {
+    assert!(length <= RUN, "{length} inputs of a run");
     let mut sums = [[simd.splat(0.0); PANELS]; ROWS];
     let count = length / UNROLLED;
     let mut weights = [&[][..]; PANELS];
@@ -305,7 +306,11 @@ fn unrolled_sums<S: Simd, const ROWS: usize, const PANELS: usize>(
             }
         }
     }
-    for input in count * UNROLLED..length {
+    let rest = count * UNROLLED..length;
+    if !rest.is_empty() && rest.start.is_multiple_of(STRETCH) {
+        beside.ask(simd, rest.clone());
+    }
+    for input in rest {
         for panel in 0..PANELS {
             let weights = simd.load(&panels[panel][input]);
             for row in 0..ROWS {
@@ -447,7 +452,16 @@ impl<const ROWS: usize, const PANELS: usize> Routine for AddTiles<'_, '_, ROWS, 
 /// The rows of the next tile, if `left` rows are left.
 #[inline(always)]
 pub(crate) fn tile_rows<S: Simd>(left: usize) -> usize {
-    [S::TILE_ROWS, 4, 2].into_iter().find(|&rows| rows <= left).unwrap_or(1)
+    match left {
+        8 if ends_with_fours::<S>(left) => 4,
+        _ => [S::TILE_ROWS, 4, 2].into_iter().find(|&rows| rows <= left).unwrap_or(1),
+    }
+}
+
+/// Whether so many rows end with two tiles of four in place of one of six and one of two, whose sums are fewer than two units have in
+/// flight.
+pub(super) const fn ends_with_fours<S: Simd>(rows: usize) -> bool {
+    S::TILE_ROWS == 6 && rows >= 8 && rows % 6 == 2
 }
 
 /// Inputs of a panel as f32.

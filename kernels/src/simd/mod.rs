@@ -103,7 +103,8 @@ pub trait Simd: Arithmetic + Send + Sync + 'static {
     /// Vectors in a row of a register tile of a product.
     const TILE_VECTORS: usize;
 
-    /// Whether common layouts of codes have loops of their own, beside those that take any layout and give the same bits.
+    /// Whether common layouts of codes, and common distances of lines, have loops of their own, beside those that take any and give the
+    /// same bits.
     const HAS_OWN_LOOPS: bool;
 
     /// Compiles `routine` with these instructions enabled and runs it.

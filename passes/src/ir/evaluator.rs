@@ -8,7 +8,8 @@ use std::fmt;
 pub type Evaluate = fn(&Op, &[Option<Value>]) -> Result<Vec<Value>, ReferenceError>;
 
 /// Gives the results of an operator without bodies. By default they are those of its reference, which is exact and rounds
-/// once; a compiler whose files are run hands in the kernels of the runtime, so that folded bits are those of a run.
+/// once; a compiler whose files are run hands in the kernels of the runtime, so that folded bits are those of a run
+/// that does not fuse.
 #[derive(Clone, Copy)]
 pub struct Evaluator(pub Evaluate);
 

@@ -1,8 +1,8 @@
 //! Steps over f32 that follow each other, as one loop: values of a few vectors stay in the nearest cache from the operands of
 //! the first step to the result of the last one.
 //!
-//! Each step has the bits that it has alone, but for those of a gate (`gates`). A step is part of a chain where nothing outside reads it but for the last one;
-//! dequantized integers are read as such, and quantizing may end a chain.
+//! Each step has the bits that it has alone, but for those of a gate (`gates`). A step is part of a chain where nothing outside reads it
+//! but for the last one; dequantized integers are read as such, and quantizing may end a chain.
 
 use super::feeds::{Feed, Input, MOST_FEEDS, SLOTS, widened};
 use super::links::{Link, linked};

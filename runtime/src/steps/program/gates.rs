@@ -1,13 +1,14 @@
 //! Gates that models write out step by step, as one link each: a function of its own takes fewer operations, and nothing is written in
-//! between. Its error is within the bound of the function, which the steps one by one are within, too.
+//! between. Its bits are not those of the steps one by one, whose error is within the same bound (4e-7 of x); what follows from operands
+//! of one element is computed step by step before chains are made.
 
 use super::chains::Chain;
 use super::feeds::MOST_FEEDS;
 use super::links::{Link, LinkFunction};
 use std::f32::consts::{FRAC_1_SQRT_2, SQRT_2};
 
-/// How far numbers of a gate are from exact ones at most.
-const NEAR: f32 = 1e-6;
+/// How far a root of a gate is from the exact one at most, as a share of it: exporters round it in their own ways.
+const NEAR: f32 = 2.0 * f32::EPSILON;
 
 /// The last links of a chain and a product behind them, as one function.
 struct Gate {
@@ -38,7 +39,18 @@ impl Chain {
             return false;
         }
         self.shorten(first);
-        self.link(Link::Change(x, function)).is_some()
+        // There is room: it replaces one link at least.
+        let is_gated = self.link(Link::Change(x, function)).is_some();
+        // Numbers that only the gate has read.
+        while let Some(feed) = self.feeds.last() {
+            let slot = self.feeds.len() - 1;
+            let is_read = self.links.iter().any(|link| link.slots().0 == slot || link.slots().1 == Some(slot));
+            if is_read || feed.widened.is_some() || number(feed.register).is_none() {
+                break;
+            }
+            self.feeds.pop();
+        }
+        is_gated
     }
 }
 
@@ -49,19 +61,20 @@ fn swish(links: &[Link], factors: [usize; 2]) -> Option<Gate> {
     (other(factors, gate) == Some(x)).then_some(Gate { x, function: LinkFunction::Swish { alpha: 1.0 }, links: 1 })
 }
 
-/// x * (erf(x / sqrt(2)) + 1) * 1/2, with the factors in any order.
+/// x * (erf(x / sqrt(2)) + 1) * 1/2, where the sum is a factor of the first product.
 fn gelu(links: &[Link], factors: [usize; 2], number: impl Fn(usize) -> Option<f32>) -> Option<Gate> {
     let (earlier, &[scaled, error, sum, product]) = links.split_last_chunk()?;
     let slot = |link: usize| MOST_FEEDS + earlier.len() + link;
-    let is = |slot: usize, value: f32| number(slot).is_some_and(|number| (number / value - 1.0).abs() < NEAR);
+    let is = |slot: usize, value: f32| number(slot) == Some(value);
+    let is_near = |slot: usize, value: f32| number(slot).is_some_and(|number| (number / value - 1.0).abs() <= NEAR);
     let (Link::Change(argument, LinkFunction::Erf), Link::Add(sum_x, sum_y), Link::Mul(product_x, product_y)) =
         (error, sum, product)
     else {
         return None;
     };
     let x = match scaled {
-        Link::Div(x, by) if is(by, SQRT_2) => x,
-        Link::Mul(x, by) | Link::Mul(by, x) if is(by, FRAC_1_SQRT_2) => x,
+        Link::Div(x, by) if is_near(by, SQRT_2) => x,
+        Link::Mul(x, by) | Link::Mul(by, x) if is_near(by, FRAC_1_SQRT_2) => x,
         Link::Div(..) | Link::Mul(..) | Link::Add(..) | Link::Sub(..) | Link::Clamp(..) | Link::Change(..) => {
             return None;
         }
@@ -101,52 +114,60 @@ mod tests {
         chain
     }
 
-    const FIRST: usize = MOST_FEEDS;
+    /// The slot of a link before the gate, and of its first one.
+    const EARLIER: usize = MOST_FEEDS;
+    const FIRST: usize = MOST_FEEDS + 1;
     const ERROR: Link = Link::Change(FIRST, LinkFunction::Erf);
 
     #[test]
     fn gelu_is_one_link_however_it_is_written() {
-        let inner_half = [Link::Div(0, 1), ERROR, Link::Add(FIRST + 1, 2), Link::Mul(3, FIRST + 2)];
-        let outer_half = [Link::Mul(4, 0), ERROR, Link::Add(2, FIRST + 1), Link::Mul(0, FIRST + 2)];
-        for (links, factors) in [(inner_half, [0, FIRST + 3]), (outer_half, [FIRST + 3, 3])] {
+        let inner_half =
+            [Link::Sub(2, 0), Link::Div(EARLIER, 1), ERROR, Link::Add(FIRST + 1, 2), Link::Mul(3, FIRST + 2)];
+        let outer_half =
+            [Link::Sub(2, 0), Link::Mul(4, EARLIER), ERROR, Link::Add(2, FIRST + 1), Link::Mul(EARLIER, FIRST + 2)];
+        for (links, factors) in [(inner_half, [EARLIER, FIRST + 3]), (outer_half, [FIRST + 3, 3])] {
             let mut found = chain(&links);
             assert!(found.gate(factors, number, |_| true));
-            assert!(matches!(found.links[..], [Link::Change(0, LinkFunction::Gelu)]));
-            assert_eq!(found.result, FIRST);
+            assert!(matches!(found.links[..], [Link::Sub(2, 0), Link::Change(EARLIER, LinkFunction::Gelu)]));
+            assert_eq!((found.result, found.feeds.len()), (FIRST, 3), "numbers of the gate are read no more");
             assert!(!chain(&links).gate(factors, number, |slot| slot != FIRST + 1), "the error function is read again");
         }
     }
 
     #[test]
     fn what_is_nearly_gelu_is_none() {
-        let gelu = [Link::Div(0, 1), ERROR, Link::Add(FIRST + 1, 2), Link::Mul(3, FIRST + 2)];
+        let gelu = [Link::Sub(2, 0), Link::Div(EARLIER, 1), ERROR, Link::Add(FIRST + 1, 2), Link::Mul(3, FIRST + 2)];
         for (at, other) in [
-            (0, Link::Mul(0, 1)),
-            (0, Link::Div(0, 4)),
-            (0, Link::Div(1, 0)),
-            (1, Link::Change(FIRST, LinkFunction::Tanh)),
-            (2, Link::Sub(FIRST + 1, 2)),
-            (2, Link::Add(FIRST + 1, 5)),
-            (2, Link::Add(FIRST, 2)),
-            (3, Link::Mul(5, FIRST + 2)),
-            (3, Link::Mul(0, FIRST + 2)),
+            (1, Link::Mul(EARLIER, 1)),
+            (1, Link::Div(EARLIER, 4)),
+            (1, Link::Div(1, EARLIER)),
+            (2, Link::Change(FIRST, LinkFunction::Tanh)),
+            (2, Link::Change(EARLIER, LinkFunction::Erf)),
+            (3, Link::Sub(FIRST + 1, 2)),
+            (3, Link::Add(FIRST + 1, 5)),
+            (3, Link::Add(FIRST, 2)),
+            (4, Link::Mul(5, FIRST + 2)),
+            (4, Link::Mul(EARLIER, FIRST + 2)),
         ] {
             let mut links = gelu;
             links[at] = other;
-            assert!(!chain(&links).gate([0, FIRST + 3], number, |_| true), "another link {at}");
+            assert!(!chain(&links).gate([EARLIER, FIRST + 3], number, |_| true), "another link {at}");
         }
         assert!(!chain(&gelu).gate([5, FIRST + 3], number, |_| true), "a factor beside x");
-        assert!(!chain(&gelu[1..]).gate([0, FIRST + 2], number, |_| true), "too few links");
+        assert!(!chain(&gelu[2..]).gate([EARLIER, FIRST + 1], number, |_| true), "too few links");
     }
 
     #[test]
     fn a_product_of_a_sigmoid_and_its_operand_is_one_link() {
-        let links = [Link::Add(0, 2), Link::Change(FIRST, LinkFunction::Sigmoid)];
+        let links = [Link::Add(0, 2), Link::Change(EARLIER, LinkFunction::Sigmoid)];
         let mut found = chain(&links);
-        assert!(found.gate([FIRST + 1, FIRST], number, |_| true));
-        assert!(matches!(found.links[..], [Link::Add(0, 2), Link::Change(FIRST, LinkFunction::Swish { alpha: 1.0 })]));
-        assert_eq!(found.result, FIRST + 1);
-        assert!(!chain(&links).gate([FIRST + 1, 0], number, |_| true), "of another operand");
-        assert!(!chain(&links).gate([FIRST + 1, FIRST], number, |_| false), "the sigmoid is read again");
+        assert!(found.gate([FIRST, EARLIER], number, |_| true));
+        assert!(matches!(
+            found.links[..],
+            [Link::Add(0, 2), Link::Change(EARLIER, LinkFunction::Swish { alpha: 1.0 })]
+        ));
+        assert_eq!(found.result, FIRST);
+        assert!(!chain(&links).gate([FIRST, 0], number, |_| true), "of another operand");
+        assert!(!chain(&links).gate([FIRST, EARLIER], number, |_| false), "the sigmoid is read again");
     }
 }

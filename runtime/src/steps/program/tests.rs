@@ -344,8 +344,12 @@ fn functions_within_a_chain_have_the_bits_that_they_have_alone() {
     for function in functions {
         let step =
             |function, arguments: &[Argument]| ScalarStep { function, arguments: arguments.to_vec(), to: DType::F32 };
-        let add = Function::Binary(BinaryFunction::Add);
-        let steps = vec![step(function.clone(), &[Argument::Input]), step(add, &[Argument::Input, Argument::Step(0)])];
+        // Not by its operand, with which a sigmoid is a gate.
+        let multiply = Function::Binary(BinaryFunction::Mul);
+        let steps = vec![
+            step(function.clone(), &[Argument::Input]),
+            step(multiply.clone(), &[Argument::Step(0), Argument::f32(0.7)]),
+        ];
         let program = Program::of_steps(steps).unwrap();
         let shape = [x.len()];
         assert_eq!(Compiled::new(&program, Some(DType::F32), &shape, &[]).unwrap().unwrap().steps.len(), 1);
@@ -361,7 +365,7 @@ fn functions_within_a_chain_have_the_bits_that_they_have_alone() {
             // Which NaN comes out is not defined.
             values.iter().map(|value| if value.is_nan() { f32::NAN.to_bits() } else { value.to_bits() }).collect()
         };
-        let expected: Vec<f32> = alone.iter().zip(&x).map(|(alone, x)| x + alone).collect();
+        let expected: Vec<f32> = alone.iter().map(|alone| alone * 0.7).collect();
         assert_eq!(bits(found.elements::<f32>().unwrap()), bits(&expected), "{function:?}");
         let mut changed = x.clone();
         let within = WithinTasks::new(&program, DType::F32, &shape, &[]).unwrap().unwrap();
@@ -374,7 +378,7 @@ fn functions_within_a_chain_have_the_bits_that_they_have_alone() {
         let inputs = [Some(Value::from(Tensor::from_elements(&[333], &codes).unwrap()))];
         let steps = vec![
             step(Function::Cast, &[Argument::Operand(0)]),
-            step(Function::Binary(BinaryFunction::Mul), &[Argument::Step(0), Argument::f32(0.125)]),
+            step(multiply.clone(), &[Argument::Step(0), Argument::f32(0.125)]),
             step(function.clone(), &[Argument::Step(1)]),
             step(Function::Binary(BinaryFunction::Div), &[Argument::Step(2), Argument::f32(0.5)]),
             ScalarStep { to: DType::I32, ..step(Function::Unary(UnaryFunction::Round), &[Argument::Step(3)]) },
@@ -437,7 +441,7 @@ fn what_follows_a_gate_is_computed_beside_it() {
         (Function::Unary(UnaryFunction::Erf), Function::Activation(Activation::new(ActivationFunction::Sigmoid)));
     let (add, mul) = (Function::Binary(BinaryFunction::Add), Function::Binary(BinaryFunction::Mul));
     let steps = vec![
-        step(Function::Unary(UnaryFunction::Neg), &[Argument::Input]),
+        step(Function::Binary(BinaryFunction::Sub), &[Argument::f32(0.0), Argument::Input]),
         step(Function::Binary(BinaryFunction::Div), &[Argument::Step(0), Argument::f32(std::f32::consts::SQRT_2)]),
         step(erf, &[Argument::Step(1)]),
         step(add.clone(), &[Argument::Step(2), Argument::f32(1.0)]),
@@ -451,7 +455,7 @@ fn what_follows_a_gate_is_computed_beside_it() {
     let x: Vec<f32> = (0..70).map(|at| (at - 35) as f32 / 8.0).collect();
     let found = run(&program, Accumulators::Float(&x), &[70], &[]).unwrap().remove(0);
     let expected = x.iter().map(|x| {
-        let gelu = activated(ActivationFunction::Gelu, -x);
+        let gelu = activated(ActivationFunction::Gelu, 0.0 - x);
         let sigmoid = activated(ActivationFunction::Sigmoid, gelu);
         sigmoid * gelu + sigmoid
     });
