@@ -2,11 +2,11 @@
 //!
 //! Every element is computed alone, so that nothing but its own operands has an influence on its bits.
 
-use super::elementwise::VectorFunction;
+use super::elementwise::change;
 use super::elementwise::functions::{
     Affine, CutBelow, Elu, HardSigmoid, HyperbolicTangent, LeakyRelu, Logistic, Relu, ScaledTanh, SoftPlus, SoftSign,
 };
-use super::simd::{LANES, Routine, Simd};
+use super::simd::{Routine, Simd};
 
 /// The activation of a gate or of a state.
 #[derive(Clone, Copy, Debug)]
@@ -35,29 +35,21 @@ pub enum CellFunction {
     SoftPlus(SoftPlus),
 }
 
-#[inline(always)]
-fn apply<S: Simd>(simd: S, function: impl VectorFunction, values: &mut [f32]) {
-    for values in values.chunks_mut(LANES) {
-        let result = function.apply(simd, simd.load_partial(values));
-        simd.store_partial(result, values);
-    }
-}
-
 impl CellFunction {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S, values: &mut [f32]) {
         match self {
-            CellFunction::Relu(function) => apply(simd, function, values),
-            CellFunction::Tanh(function) => apply(simd, function, values),
-            CellFunction::Sigmoid(function) => apply(simd, function, values),
-            CellFunction::Affine(function) => apply(simd, function, values),
-            CellFunction::LeakyRelu(function) => apply(simd, function, values),
-            CellFunction::CutBelow(function) => apply(simd, function, values),
-            CellFunction::ScaledTanh(function) => apply(simd, function, values),
-            CellFunction::HardSigmoid(function) => apply(simd, function, values),
-            CellFunction::Elu(function) => apply(simd, function, values),
-            CellFunction::SoftSign(function) => apply(simd, function, values),
-            CellFunction::SoftPlus(function) => apply(simd, function, values),
+            CellFunction::Relu(function) => change(simd, function, values),
+            CellFunction::Tanh(function) => change(simd, function, values),
+            CellFunction::Sigmoid(function) => change(simd, function, values),
+            CellFunction::Affine(function) => change(simd, function, values),
+            CellFunction::LeakyRelu(function) => change(simd, function, values),
+            CellFunction::CutBelow(function) => change(simd, function, values),
+            CellFunction::ScaledTanh(function) => change(simd, function, values),
+            CellFunction::HardSigmoid(function) => change(simd, function, values),
+            CellFunction::Elu(function) => change(simd, function, values),
+            CellFunction::SoftSign(function) => change(simd, function, values),
+            CellFunction::SoftPlus(function) => change(simd, function, values),
         }
     }
 }

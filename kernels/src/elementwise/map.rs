@@ -18,6 +18,13 @@ pub fn apply(instructions: Instructions, function: impl VectorFunction, values: 
     instructions.run(Apply { function, values });
 }
 
+/// `values = function(values)` within a routine, by a function of its own: one that had the code of all functions that it might be
+/// told to compute would take minutes to compile.
+#[inline(always)]
+pub fn change<S: Simd>(simd: S, function: impl VectorFunction, values: &mut [f32]) {
+    simd.run(Apply { function, values });
+}
+
 /// Vectors that are loaded before their functions are computed, and stored behind all, where each is one of 32 registers.
 const TOGETHER: usize = 4;
 
@@ -41,7 +48,8 @@ pub fn change_vectors<S: Simd>(simd: S, function: impl VectorFunction, values: &
     }
 }
 
-/// The function of each vector: of all together where a vector is one of 32 registers, else of one after the other.
+/// The function of each vector: of all together where a vector is one of 32 registers, else of one after the other. By a function of
+/// its own where instructions have no loops of their own, for the reason that [`change`] has one.
 #[inline(always)]
 pub fn of_each<S: Simd, const COUNT: usize>(
     simd: S,
@@ -50,6 +58,17 @@ pub fn of_each<S: Simd, const COUNT: usize>(
 ) -> [S::Vector; COUNT] {
     if const { S::TILE_VECTORS == 3 } {
         return function.apply(Together::<S, COUNT>(simd), vectors);
+    }
+    if const { !S::HAS_OWN_LOOPS } {
+        let mut values = [[0.0; LANES]; COUNT];
+        for index in 0..COUNT {
+            simd.store(vectors[index], &mut values[index]);
+        }
+        change(simd, function, values.as_flattened_mut());
+        for index in 0..COUNT {
+            vectors[index] = simd.load(&values[index]);
+        }
+        return vectors;
     }
     for index in 0..COUNT {
         vectors[index] = function.apply(simd, vectors[index]);
@@ -69,6 +88,8 @@ impl<F: VectorFunction> Routine for Apply<'_, F> {
     fn run<S: Simd>(self, simd: S) {
         let (values, rest) = self.values.as_chunks_mut::<LANES>();
         change_vectors(simd, self.function, values);
-        simd.store_partial(self.function.apply(simd, simd.load_partial(rest)), rest);
+        if !rest.is_empty() {
+            simd.store_partial(self.function.apply(simd, simd.load_partial(rest)), rest);
+        }
     }
 }

@@ -17,5 +17,5 @@ mod rounded;
 mod tests;
 
 pub use functions::VectorFunction;
-pub use map::{apply, change_vectors, map_in_place, of_each};
+pub use map::{apply, change, change_vectors, map_in_place, of_each};
 pub use rounded::{RoundedFunction, apply_rounded, round_each};

@@ -4,7 +4,9 @@
 //! instructions, so that its methods are safe. A [`Routine`] is an algorithm generic over the token; [`Instructions::run`]
 //! compiles it once for each instruction set and runs the chosen one. Everything on the path from there to a
 //! method of `Simd` is `#[inline(always)]`, or the instructions become calls: closures that iterators or `from_fn` call must
-//! not use it, loops and methods may. A routine must not cross into another thread: start threads first, then run a routine in each.
+//! not use it, loops and methods may. What a routine runs by [`Simd::run`] is a function of its own: several large pieces of code,
+//! of which it chooses one, are routines, or the one function of all takes minutes to compile. A routine must not cross into
+//! another thread: start threads first, then run a routine in each.
 
 #[allow(unsafe_code, reason = "bounds that are checked once for many places")]
 mod adjacent;

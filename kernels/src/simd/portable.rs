@@ -58,7 +58,8 @@ impl Simd for Portable {
     const TILE_VECTORS: usize = 1;
     const HAS_OWN_LOOPS: bool = false;
 
-    // Not forced inline: routines within routines keep stack frames of their own in unoptimised builds.
+    // As on other instruction sets: a routine with all that it runs would become one function, which takes minutes to compile.
+    #[inline(never)]
     fn run<R: Routine>(self, routine: R) -> R::Output {
         routine.run(self)
     }

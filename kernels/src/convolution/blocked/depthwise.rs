@@ -171,7 +171,7 @@ impl Common<'_> {
         let bias = bias.and_then(|bias| bias.first_chunk()).unwrap_or(&ZEROS);
         let rows = out.len() / row_length.max(1);
         let addend = self.epilogue.addend.map(|addend| addend[place..][..out.len()].as_chunks().0);
-        let (x, bias, clamp) = (x.as_chunks().0, simd.load_halves(bias, bias), self.epilogue.clamp);
+        let (x, clamp) = (x.as_chunks().0, self.epilogue.clamp);
         let outputs = out.as_chunks_mut().0;
         let mut down = None;
         if let Some(axis) = self.rows.filter(|rows| goes_down::<S>([*rows, columns])) {
@@ -180,21 +180,15 @@ impl Common<'_> {
         }
         // Nothing is left of rows without padding.
         let is_done = down.as_ref().is_some_and(|down| down.start == 0 && down.end >= columns.output);
-        let rows = if is_done { 0 } else { rows };
-        for row in 0..rows {
-            let place = row * columns.output;
-            let seen = self.seen.of(first_row + row);
-            let addend = addend.map(|addend| &addend[place..]);
-            let out = &mut outputs[place..][..columns.output];
-            let row = Row { columns, x, seen, weights, bias, addend, clamp, out };
-            match (&down, columns.kernel, columns.dilation, columns.stride) {
-                (Some(down), ..) => row.run_outside(simd, down.clone()),
-                (None, 3, 1, 1) => row.run::<3, 1>(simd),
-                (None, 3, 1, 2) => row.run::<3, 2>(simd),
-                (None, 5, 1, 1) => row.run::<5, 1>(simd),
-                (None, 5, 1, 2) => row.run::<5, 2>(simd),
-                (None, ..) => row.run::<0, 0>(simd),
-            }
+        let rows = first_row..if is_done { first_row } else { first_row + rows };
+        let rows = Rows { rows, columns, x, seen: self.seen, weights, bias, addend, clamp, out: outputs };
+        match (down, columns.kernel, columns.dilation, columns.stride) {
+            (Some(inside), ..) => simd.run(RowsOutside { rows, inside }),
+            (None, 3, 1, 1) => simd.run(RowsOf::<3, 1>(rows)),
+            (None, 3, 1, 2) => simd.run(RowsOf::<3, 2>(rows)),
+            (None, 5, 1, 1) => simd.run(RowsOf::<5, 1>(rows)),
+            (None, 5, 1, 2) => simd.run(RowsOf::<5, 2>(rows)),
+            (None, ..) => simd.run(RowsOf::<0, 0>(rows)),
         }
         if let Some(change) = self.epilogue.change {
             change.apply(place, out);
@@ -240,6 +234,65 @@ impl Common<'_> {
     fn seen_rows(&self, rows: Range<usize>) -> Range<usize> {
         let seen = || rows.clone().flat_map(|row| self.seen.of(row).0);
         seen().min().map_or(0..0, |first| *first..seen().max().map_or(0, |last| last + 1))
+    }
+}
+
+/// Rows of outputs of a block.
+struct Rows<'a, 'o> {
+    rows: Range<usize>,
+    columns: WindowAxis,
+    x: &'a [[f32; CHANNEL_BLOCK]],
+    /// Rows of inputs, and of taps, that each row of outputs sees.
+    seen: &'a SeenRows,
+    /// Of each tap.
+    weights: &'a [[f32; CHANNEL_BLOCK]],
+    /// Of the channels.
+    bias: &'a [f32; CHANNEL_BLOCK],
+    addend: Option<&'a [[f32; CHANNEL_BLOCK]]>,
+    clamp: Option<(f32, f32)>,
+    out: &'o mut [[f32; CHANNEL_BLOCK]],
+}
+
+impl<'a> Rows<'a, '_> {
+    /// One of them.
+    #[inline(always)]
+    fn row<S: Simd>(&mut self, simd: S, row: usize) -> Row<'a, '_, S> {
+        let Rows { ref rows, columns, x, seen, weights, bias, addend, clamp, ref mut out } = *self;
+        let place = (row - rows.start) * columns.output;
+        let addend = addend.map(|addend| &addend[place..]);
+        let (bias, out) = (simd.load_halves(bias, bias), &mut out[place..][..columns.output]);
+        Row { columns, x, seen: seen.of(row), weights, bias, addend, clamp, out }
+    }
+}
+
+/// All windows of rows, as a function of its own: one of all kernels takes long to compile.
+struct RowsOf<'a, 'o, const KERNEL: usize, const STRIDE: usize>(Rows<'a, 'o>);
+
+impl<const KERNEL: usize, const STRIDE: usize> Routine for RowsOf<'_, '_, KERNEL, STRIDE> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(mut self, simd: S) {
+        for row in self.0.rows.clone() {
+            self.0.row(simd, row).run::<KERNEL, STRIDE>(simd);
+        }
+    }
+}
+
+/// All windows of rows but some of each.
+struct RowsOutside<'a, 'o> {
+    rows: Rows<'a, 'o>,
+    inside: Range<usize>,
+}
+
+impl Routine for RowsOutside<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(mut self, simd: S) {
+        for row in self.rows.rows.clone() {
+            self.rows.row(simd, row).run_outside(simd, self.inside.clone());
+        }
     }
 }
 

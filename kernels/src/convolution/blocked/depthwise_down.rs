@@ -4,7 +4,7 @@
 use super::CHANNEL_BLOCK;
 use crate::{
     product::clamped,
-    simd::{LANES, Simd},
+    simd::{LANES, Routine, Simd},
     window::{self, WindowAxis},
 };
 use std::ops::Range;
@@ -20,14 +20,14 @@ pub(super) const MOST_CACHED: usize = 1 << 13;
 const ROWS_TOGETHER: usize = 8;
 
 /// Some rows of outputs of a block of channels.
-pub(super) struct DownRows<'a, S: Simd> {
+pub(super) struct DownRows<'a> {
     /// Of rows, and of columns.
     pub axes: [WindowAxis; 2],
     pub x: &'a [[f32; CHANNEL_BLOCK]],
     /// Of each tap.
     pub weights: &'a [[f32; CHANNEL_BLOCK]],
-    /// Of the channels, twice.
-    pub bias: S::Vector,
+    /// Of the channels.
+    pub bias: &'a [f32; CHANNEL_BLOCK],
     /// Of these rows.
     pub addend: Option<&'a [[f32; CHANNEL_BLOCK]]>,
     pub clamp: Option<(f32, f32)>,
@@ -62,23 +62,20 @@ const fn most_pairs<S: Simd>() -> usize {
     if has_many_registers::<S>() { 4 } else { 2 }
 }
 
-impl<S: Simd> DownRows<'_, S> {
+impl DownRows<'_> {
     /// Fills the columns of all rows of outputs of which no tap is padding, without the last where pairs leave it; gives which. There
     /// may be one more than outputs.
     #[inline(always)]
-    pub(super) fn run(&self, simd: S, out: &mut [[f32; CHANNEL_BLOCK]]) -> Range<usize> {
+    pub(super) fn run<S: Simd>(&self, simd: S, out: &mut [[f32; CHANNEL_BLOCK]]) -> Range<usize> {
         let [_, columns] = self.axes;
         let inside = columns.inside(columns.output.next_multiple_of(PAIR));
         let inside = inside.start..inside.end - inside.len() % PAIR;
+        let task = (self, inside.clone(), out);
         match (columns.kernel, columns.stride) {
-            (3, 1) => self.columns::<3, 3, 1, 3>(simd, inside.clone(), out),
-            (3, _) => self.columns::<3, 3, 2, 2>(simd, inside.clone(), out),
-            (_, 1) if const { has_many_registers::<S>() } => {
-                self.columns::<5, 0, 1, 5>(simd, inside.clone(), out);
-            }
-            (_, _) if const { has_many_registers::<S>() } => {
-                self.columns::<5, 0, 2, 3>(simd, inside.clone(), out);
-            }
+            (3, 1) => simd.run(Columns::<3, 3, 1, 3>::of(task)),
+            (3, _) => simd.run(Columns::<3, 3, 2, 2>::of(task)),
+            (_, 1) if const { has_many_registers::<S>() } => simd.run(Columns::<5, 0, 1, 5>::of(task)),
+            (_, _) if const { has_many_registers::<S>() } => simd.run(Columns::<5, 0, 2, 3>::of(task)),
             _ => return 0..0,
         }
         inside
@@ -86,7 +83,7 @@ impl<S: Simd> DownRows<'_, S> {
 
     /// `WAITING` rows of outputs see a line, at most; of so many rows of taps the weights are kept in registers.
     #[inline(always)]
-    fn columns<const KERNEL: usize, const KEPT: usize, const STRIDE: usize, const WAITING: usize>(
+    fn columns<S: Simd, const KERNEL: usize, const KEPT: usize, const STRIDE: usize, const WAITING: usize>(
         &self,
         simd: S,
         columns: Range<usize>,
@@ -100,10 +97,14 @@ impl<S: Simd> DownRows<'_, S> {
             while column < columns.end {
                 let most = const { most_pairs::<S>() };
                 column += match (columns.end - column) / PAIR {
-                    4.. if most >= 4 => self.pairs::<KERNEL, KEPT, STRIDE, WAITING, 4>(simd, rows.clone(), column, out),
-                    3 if most >= 3 => self.pairs::<KERNEL, KEPT, STRIDE, WAITING, 3>(simd, rows.clone(), column, out),
-                    2.. => self.pairs::<KERNEL, KEPT, STRIDE, WAITING, 2>(simd, rows.clone(), column, out),
-                    _ => self.pairs::<KERNEL, KEPT, STRIDE, WAITING, 1>(simd, rows.clone(), column, out),
+                    4.. if most >= 4 => {
+                        self.pairs::<S, KERNEL, KEPT, STRIDE, WAITING, 4>(simd, rows.clone(), column, out)
+                    }
+                    3 if most >= 3 => {
+                        self.pairs::<S, KERNEL, KEPT, STRIDE, WAITING, 3>(simd, rows.clone(), column, out)
+                    }
+                    2.. => self.pairs::<S, KERNEL, KEPT, STRIDE, WAITING, 2>(simd, rows.clone(), column, out),
+                    _ => self.pairs::<S, KERNEL, KEPT, STRIDE, WAITING, 1>(simd, rows.clone(), column, out),
                 };
             }
         }
@@ -111,7 +112,14 @@ impl<S: Simd> DownRows<'_, S> {
 
     /// Some pairs of windows of each row, counted from the first, of which the last may be one window; gives how many windows.
     #[inline(always)]
-    fn pairs<const KERNEL: usize, const KEPT: usize, const STRIDE: usize, const WAITING: usize, const COUNT: usize>(
+    fn pairs<
+        S: Simd,
+        const KERNEL: usize,
+        const KEPT: usize,
+        const STRIDE: usize,
+        const WAITING: usize,
+        const COUNT: usize,
+    >(
         &self,
         simd: S,
         outputs: Range<usize>,
@@ -119,6 +127,7 @@ impl<S: Simd> DownRows<'_, S> {
         out: &mut [[f32; CHANNEL_BLOCK]],
     ) -> usize {
         let [rows, columns] = self.axes;
+        let bias = simd.load_halves(self.bias, self.bias);
         let mut kept = [[simd.splat(0.0); KERNEL]; KEPT];
         for row in 0..KEPT {
             for tap in 0..KERNEL {
@@ -137,14 +146,14 @@ impl<S: Simd> DownRows<'_, S> {
                     let line = line - rows.pad_begin;
                     let values = &self.x[line * columns.input + column * STRIDE - columns.pad_begin..];
                     let values = &values[..(COUNT * PAIR - 1) * STRIDE + KERNEL];
-                    self.line::<KERNEL, KEPT, STRIDE, WAITING, COUNT>(simd, phase, values, &kept, &mut waiting);
+                    self.line::<S, KERNEL, KEPT, STRIDE, WAITING, COUNT>(simd, phase, values, &kept, &mut waiting);
                 }
             }
             if let Some(row) = newest.checked_sub(outputs.start + WAITING - 1) {
                 let row = (outputs.start + row) * columns.output;
                 let addend = self.addend.map(|addend| &addend[row..][..columns.output][column..]);
                 let out = &mut out[row..][..columns.output][column..];
-                finish(simd, waiting[WAITING - 1], self.bias, addend, self.clamp, out);
+                finish(simd, waiting[WAITING - 1], bias, addend, self.clamp, out);
             }
             for older in (1..WAITING).rev() {
                 waiting[older] = waiting[older - 1];
@@ -157,7 +166,14 @@ impl<S: Simd> DownRows<'_, S> {
     /// Adds what a line of inputs contributes to each row of outputs that sees it; the newest of them sees it with its row `phase` of
     /// taps.
     #[inline(always)]
-    fn line<const KERNEL: usize, const KEPT: usize, const STRIDE: usize, const WAITING: usize, const COUNT: usize>(
+    fn line<
+        S: Simd,
+        const KERNEL: usize,
+        const KEPT: usize,
+        const STRIDE: usize,
+        const WAITING: usize,
+        const COUNT: usize,
+    >(
         &self,
         simd: S,
         phase: usize,
@@ -185,9 +201,35 @@ impl<S: Simd> DownRows<'_, S> {
 
     /// The weights of a tap, twice.
     #[inline(always)]
-    fn weight(&self, simd: S, tap: usize) -> S::Vector {
+    fn weight<S: Simd>(&self, simd: S, tap: usize) -> S::Vector {
         let weight = &self.weights[tap];
         simd.load_halves(weight, weight)
+    }
+}
+
+/// Columns of all rows of outputs, as a function of its own: `DownRows::columns`.
+struct Columns<'d, 'a, 'o, const KERNEL: usize, const KEPT: usize, const STRIDE: usize, const WAITING: usize> {
+    rows: &'d DownRows<'a>,
+    columns: Range<usize>,
+    out: &'o mut [[f32; CHANNEL_BLOCK]],
+}
+
+impl<'d, 'a, 'o, const KERNEL: usize, const KEPT: usize, const STRIDE: usize, const WAITING: usize>
+    Columns<'d, 'a, 'o, KERNEL, KEPT, STRIDE, WAITING>
+{
+    fn of((rows, columns, out): (&'d DownRows<'a>, Range<usize>, &'o mut [[f32; CHANNEL_BLOCK]])) -> Self {
+        Self { rows, columns, out }
+    }
+}
+
+impl<const KERNEL: usize, const KEPT: usize, const STRIDE: usize, const WAITING: usize> Routine
+    for Columns<'_, '_, '_, KERNEL, KEPT, STRIDE, WAITING>
+{
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        self.rows.columns::<S, KERNEL, KEPT, STRIDE, WAITING>(simd, self.columns, self.out);
     }
 }
 

@@ -146,23 +146,48 @@ impl<const PANELS: usize> Routine for PanelTiles<'_, '_, '_, PANELS> {
             }
             return;
         }
-        let out = &mut PanelLines::new(self.out, windows);
+        let mut out = PanelLines::new(self.out, windows);
         while window < windows {
-            let rows = if const { PANELS > 1 } { tiles.rows_together(window) } else { windows - window };
-            window += match rows {
-                WIDE_ROWS.. if const { PANELS == 2 } => tiles.tile::<S, WIDE_ROWS>(simd, window, out),
+            window += match tiles.rows_together(window) {
+                WIDE_ROWS.. if const { PANELS == 2 } => tiles.tile::<S, WIDE_ROWS>(simd, window, &mut out),
                 8.. if const { PANELS == 2 || PANELS == 1 && S::TILE_VECTORS == 3 } => {
-                    tiles.tile::<S, 8>(simd, window, out)
+                    tiles.tile::<S, 8>(simd, window, &mut out)
                 }
-                7 if const { PANELS == 2 } => tiles.tile::<S, 7>(simd, window, out),
+                7 if const { PANELS == 2 } => tiles.tile::<S, 7>(simd, window, &mut out),
+                8 | 7 if const { PANELS == 1 } => break,
+                6.. if const { PANELS == 4 || S::TILE_VECTORS < 3 } => tiles.tile::<S, 6>(simd, window, &mut out),
+                _ => break,
+            };
+        }
+        if window < windows {
+            simd.run(ShortTiles { tiles, window, out });
+        }
+    }
+}
+
+/// The windows from one on, in tiles of few, as a function of its own: one of all tiles takes long to compile.
+struct ShortTiles<'a, 'o, 'r, const PANELS: usize> {
+    tiles: Tiles<'a, 'o, PANELS>,
+    window: usize,
+    out: PanelLines<'r, PANELS>,
+}
+
+impl<const PANELS: usize> Routine for ShortTiles<'_, '_, '_, PANELS> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { mut tiles, mut window, mut out } = self;
+        while window < tiles.operands.windows {
+            window += match tiles.rows_together(window) {
                 // Sums of four are as few as the two units have in flight.
-                8 | 7 | 5 if const { PANELS == 1 } => tiles.tile::<S, 4>(simd, window, out),
-                6.. => tiles.tile::<S, 6>(simd, window, out),
-                5 => tiles.tile::<S, 5>(simd, window, out),
-                4 => tiles.tile::<S, 4>(simd, window, out),
-                3 => tiles.tile::<S, 3>(simd, window, out),
-                2 => tiles.tile::<S, 2>(simd, window, out),
-                _ => tiles.tile::<S, 1>(simd, window, out),
+                8 | 7 | 5 if const { PANELS == 1 } => tiles.tile::<S, 4>(simd, window, &mut out),
+                6.. if const { PANELS < 4 && S::TILE_VECTORS == 3 } => tiles.tile::<S, 6>(simd, window, &mut out),
+                5 => tiles.tile::<S, 5>(simd, window, &mut out),
+                4 => tiles.tile::<S, 4>(simd, window, &mut out),
+                3 => tiles.tile::<S, 3>(simd, window, &mut out),
+                2 => tiles.tile::<S, 2>(simd, window, &mut out),
+                _ => tiles.tile::<S, 1>(simd, window, &mut out),
             };
         }
     }
@@ -180,9 +205,12 @@ struct Tiles<'a, 'o, const PANELS: usize> {
 }
 
 impl<const PANELS: usize> Tiles<'_, '_, PANELS> {
-    /// Windows of the next tile of several panels.
+    /// Windows of the next tile of several panels; all that are left for one panel.
     fn rows_together(&self, window: usize) -> usize {
         let left = self.operands.windows - window;
+        if const { PANELS == 1 } {
+            return left;
+        }
         // One that leaves a few is followed by a short one.
         let leaves_enough = left == WIDE_ROWS || left >= WIDE_ROWS + TILE_ROWS;
         if const { PANELS == 2 } && leaves_enough && self.operands.has_wide_tiles() {

@@ -133,7 +133,9 @@ impl Channels<'_, '_> {
         let points = Points { data: self.1.data(), pitch, point_inputs, places: &places, runs: &runs };
         let mut panel = 0;
         for out in out.chunks_mut((1 + usize::from(are_two)) * PANEL_OUTPUTS / CHANNEL_BLOCK) {
-            panel += if are_two && out.len() > PANEL_OUTPUTS / CHANNEL_BLOCK {
+            // The constant first: other instruction sets have no code for two.
+            let is_two = out.len() > PANEL_OUTPUTS / CHANNEL_BLOCK;
+            panel += if const { panels_together::<S>() > 1 } && are_two && is_two {
                 self.panels::<S, W, 2>(simd, elements, points, panel, out)
             } else {
                 self.panels::<S, W, 1>(simd, elements, points, panel, out)
