@@ -239,6 +239,10 @@ functions! {
     Absolute() cost 1 |simd, x| simd.absolute(x);
     /// -x.
     Negate() cost 1 |simd, x| simd.multiply(x, simd.splat(-1.0));
+    /// x^2, correctly rounded.
+    Square() cost 1 |simd, x| simd.multiply(x, x);
+    /// x^3, to 2 ULP.
+    Cube() cost 2 |simd, x| simd.multiply(simd.multiply(x, x), x);
     /// The square root, correctly rounded.
     SquareRoot() cost 4 |simd, x| simd.square_root(x);
     /// 1 / x, correctly rounded.
@@ -287,7 +291,7 @@ functions! {
     Gelu() cost 14 |simd, x| gated(simd, x, half_error_function(simd, x));
     /// x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))) / 2, to 4e-7 of x.
     GeluTanh() cost 16 |simd, x| {
-        let cube = simd.multiply(simd.multiply(x, x), x);
+        let cube = Cube {}.apply(simd, x);
         let inner = simd.fused(cube, simd.splat(0.044_715), x);
         gated(simd, x, half_hyperbolic_tangent(simd, simd.multiply(inner, simd.splat(0.797_884_6))))
     };

@@ -123,6 +123,8 @@ fn exact_functions_are_exact() {
     check("floor", Floor {}, f64::floor, 0.0);
     check("ceil", Ceil {}, f64::ceil, 0.0);
     check("round", Round {}, f64::round_ties_even, 0.0);
+    check("square", Square {}, |x| x * x, 0.0);
+    check("cube", Cube {}, |x| x * x * x, 2.0);
     check("root", SquareRoot {}, f64::sqrt, 0.0);
     check("reciprocal", Reciprocal {}, |x| 1.0 / x, 0.0);
     check("relu", Relu {}, |x| if x < 0.0 { 0.0 } else { x }, 0.0);

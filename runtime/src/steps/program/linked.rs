@@ -92,6 +92,10 @@ impl<'a> Compiled<'a> {
             let &[x] = step.arguments.as_slice() else { return None };
             let x = self.slot(chain, known, x)?;
             chain.link(Link::Change(x, function))?;
+        } else if let Some(function) = step.operation.float_power().and_then(LinkFunction::of_power) {
+            let &[x, _exponent] = step.arguments.as_slice() else { return None };
+            let x = self.slot(chain, known, x)?;
+            chain.link(Link::Change(x, function))?;
         } else if let Some((zero, scale)) = step.operation.widening() {
             let &[register] = step.arguments.as_slice() else { return None };
             known.iter().all(|known| known.register != register).then_some(())?;

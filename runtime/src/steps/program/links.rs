@@ -1,8 +1,9 @@
 //! The steps that chains are made of.
 
+use crate::steps::elementwise::powers::Power;
 use ipuc_formats::ops::{ActivationFunction, Function, UnaryFunction};
-use ipuc_kernels::elementwise::{VectorFunction, change_vectors, functions, of_each};
-use ipuc_kernels::simd::{LANES, Simd};
+use ipuc_kernels::elementwise::{VectorFunction, change, functions, of_each};
+use ipuc_kernels::simd::Simd;
 
 /// A step: its arguments are slots.
 #[derive(Clone, Copy)]
@@ -20,6 +21,7 @@ pub(super) enum Link {
 /// A function of one number that chains compute as it is computed alone.
 #[derive(Clone, Copy)]
 pub(super) enum LinkFunction {
+    Cube,
     Erf,
     Exp,
     Gelu,
@@ -27,6 +29,7 @@ pub(super) enum LinkFunction {
     HardSigmoid { alpha: f32, beta: f32 },
     HardSwish,
     Sigmoid,
+    Square,
     Swish { alpha: f32 },
     Tanh,
 }
@@ -70,6 +73,15 @@ impl LinkFunction {
         }
     }
 
+    /// A power that chains have; `None` for another.
+    pub(super) fn of_power(power: Power) -> Option<LinkFunction> {
+        match power {
+            Power::Square => Some(LinkFunction::Square),
+            Power::Cube => Some(LinkFunction::Cube),
+            Power::Root | Power::Of(_) => None,
+        }
+    }
+
     fn cost(self) -> usize {
         self.with(Cost)
     }
@@ -78,6 +90,7 @@ impl LinkFunction {
     #[inline(always)]
     fn with<U: FunctionUse>(self, using: U) -> U::Output {
         match self {
+            LinkFunction::Cube => using.of(functions::Cube {}),
             LinkFunction::Erf => using.of(functions::ErrorFunction {}),
             LinkFunction::Exp => using.of(functions::Exponential {}),
             LinkFunction::Gelu => using.of(functions::Gelu {}),
@@ -85,6 +98,7 @@ impl LinkFunction {
             LinkFunction::HardSigmoid { alpha, beta } => using.of(functions::HardSigmoid { alpha, beta }),
             LinkFunction::HardSwish => using.of(functions::HardSwish {}),
             LinkFunction::Sigmoid => using.of(functions::Logistic {}),
+            LinkFunction::Square => using.of(functions::Square {}),
             LinkFunction::Swish { alpha } => using.of(functions::Swish { alpha }),
             LinkFunction::Tanh => using.of(functions::HyperbolicTangent {}),
         }
@@ -97,9 +111,9 @@ impl LinkFunction {
     }
 }
 
-/// Changes some vectors where they are.
+/// Changes some values where they are.
 #[inline(always)]
-pub(super) fn change_all<S: Simd>(simd: S, function: LinkFunction, values: &mut [[f32; LANES]]) {
+pub(super) fn change_all<S: Simd>(simd: S, function: LinkFunction, values: &mut [f32]) {
     function.with(ChangeAll { simd, values });
 }
 
@@ -136,7 +150,7 @@ impl<S: Simd, const COUNT: usize> FunctionUse for OfEach<S, COUNT> {
 
 struct ChangeAll<'a, S> {
     simd: S,
-    values: &'a mut [[f32; LANES]],
+    values: &'a mut [f32],
 }
 
 impl<S: Simd> FunctionUse for ChangeAll<'_, S> {
@@ -144,7 +158,7 @@ impl<S: Simd> FunctionUse for ChangeAll<'_, S> {
 
     #[inline(always)]
     fn of(self, function: impl VectorFunction) {
-        change_vectors(self.simd, function, self.values);
+        change(self.simd, function, self.values);
     }
 }
 

@@ -251,6 +251,14 @@ impl Operation {
         }
     }
 
+    /// The power with a constant exponent that gives f32, where it is one.
+    pub(super) fn float_power(&self) -> Option<Power> {
+        match &self.compute {
+            Compute::Power(power) if self.to == DType::F32 => Some(*power),
+            _ => None,
+        }
+    }
+
     /// Whether it keeps an f32 between two others.
     pub(super) fn clamps_floats(&self) -> bool {
         matches!(self.compute, Compute::ClampFloats) && self.to == DType::F32

@@ -462,6 +462,61 @@ fn what_follows_a_gate_is_computed_beside_it() {
     assert_eq!(found.elements::<f32>().unwrap(), expected.collect::<Vec<f32>>());
 }
 
+/// As GPT-2 writes it; powers with constant exponents are links of chains, too.
+#[test]
+fn gelu_by_tanh_and_what_follows_is_one_loop() {
+    let step =
+        |function, arguments: &[Argument]| ScalarStep { function, arguments: arguments.to_vec(), to: DType::F32 };
+    let [add, mul, power] = [BinaryFunction::Add, BinaryFunction::Mul, BinaryFunction::Pow].map(Function::Binary);
+    let steps = vec![
+        step(power.clone(), &[Argument::Input, Argument::f32(3.0)]),
+        step(mul.clone(), &[Argument::Step(0), Argument::f32(0.044_715)]),
+        step(add.clone(), &[Argument::Input, Argument::Step(1)]),
+        step(mul.clone(), &[Argument::Step(2), Argument::f32(0.797_884_6)]),
+        step(Function::Unary(UnaryFunction::Tanh), &[Argument::Step(3)]),
+        step(add.clone(), &[Argument::Step(4), Argument::f32(1.0)]),
+        step(mul.clone(), &[Argument::Input, Argument::f32(0.5)]),
+        step(mul, &[Argument::Step(6), Argument::Step(5)]),
+        step(power.clone(), &[Argument::Step(7), Argument::f32(2.0)]),
+        step(power, &[Argument::Step(7), Argument::f32(3.0)]),
+        step(add, &[Argument::Step(8), Argument::Step(9)]),
+    ];
+    let program = Program::of_steps(steps).unwrap();
+    let x: Vec<f32> = (0..70).map(|at| (at - 35) as f32 / 8.0).collect();
+    assert_eq!(Compiled::new(&program, Some(DType::F32), &[70], &[]).unwrap().unwrap().steps.len(), 1);
+    let found = run(&program, Accumulators::Float(&x), &[70], &[]).unwrap().remove(0);
+    let expected = x.iter().map(|&x| {
+        let gelu = activated(ActivationFunction::GeluTanh, x);
+        gelu * gelu + gelu * gelu * gelu
+    });
+    assert_eq!(found.elements::<f32>().unwrap(), expected.collect::<Vec<f32>>());
+}
+
+/// As CLIP writes it; factors of any sign, and what is no number.
+#[test]
+fn a_scaled_sigmoid_times_its_operand_is_near() {
+    let step =
+        |function, arguments: &[Argument]| ScalarStep { function, arguments: arguments.to_vec(), to: DType::F32 };
+    let mul = Function::Binary(BinaryFunction::Mul);
+    let mut x: Vec<f32> = (0..70).map(|at| (at - 35) as f32 / 4.0).collect();
+    x.extend([f32::INFINITY, f32::NEG_INFINITY, f32::NAN, -0.0, 1e-40, 1e30, -1e30]);
+    for alpha in [1.702, 1.0, -0.5, 0.0, 1e20, f32::INFINITY, f32::NAN] {
+        let steps = vec![
+            step(mul.clone(), &[Argument::Input, Argument::f32(alpha)]),
+            step(Function::Activation(Activation::new(ActivationFunction::Sigmoid)), &[Argument::Step(0)]),
+            step(mul.clone(), &[Argument::Input, Argument::Step(1)]),
+        ];
+        let program = Program::of_steps(steps).unwrap();
+        let found = run(&program, Accumulators::Float(&x), &[x.len()], &[]).unwrap().remove(0);
+        for (&x, &found) in x.iter().zip(found.elements::<f32>().unwrap()) {
+            let expected = x * activated(ActivationFunction::Sigmoid, alpha * x);
+            let is_near = (found - expected).abs() <= 8e-7 * x.abs();
+            let is_same = found == expected || found.is_nan() && expected.is_nan();
+            assert!(is_near || is_same, "{x} * sigmoid({alpha} * {x}) = {found}, not {expected}");
+        }
+    }
+}
+
 /// An addend of sums that wraps around as they do (`QGemm`) is one loop.
 #[test]
 fn sums_in_i64_of_i32_are_added_in_i32() {

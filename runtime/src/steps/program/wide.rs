@@ -32,13 +32,7 @@ impl Routine for Wide<'_> {
         let Self { links, feeds, out } = self;
         // A single function of what it is written over needs no slots.
         if let (&[Link::Change(0, function)], [Input::Own]) = (links, feeds) {
-            let (vectors, rest) = out.as_chunks_mut::<LANES>();
-            change_all(simd, function, vectors);
-            let mut last = [[0.0; LANES]];
-            last[0][..rest.len()].copy_from_slice(rest);
-            change_all(simd, function, &mut last[..usize::from(!rest.is_empty())]);
-            rest.copy_from_slice(&last[0][..rest.len()]);
-            return;
+            return change_all(simd, function, out);
         }
         let mut slots = scratch(SLOTS * WIDE_ELEMENTS);
         let slots: &mut [WideSlot] = slots.as_chunks_mut::<LANES>().0.as_chunks_mut().0;
@@ -196,13 +190,13 @@ fn link_all<S: Simd>(simd: S, link: Link, (x, y): (Values<'_>, Values<'_>), own:
         }
         Link::Change(_, function) => match x {
             Values::One(x) => {
-                let mut changed = [[x; LANES]];
+                let mut changed = [x; LANES];
                 change_all(simd, function, &mut changed);
-                own.fill(changed[0]);
+                own.fill(changed);
             }
             Values::Each(x) => {
                 own.copy_from_slice(x);
-                change_all(simd, function, own);
+                change_all(simd, function, own.as_flattened_mut());
             }
         },
     }
