@@ -210,6 +210,78 @@ fn fused_graphs_have_the_bits_of_their_steps() {
     assert!(gone * 3 > before, "only {gone} of {before} steps were joined");
 }
 
+/// A convolution of constant filters whose result becomes rows, by which functions go; its windows lie side by side, or overlap.
+fn rows_of_windows(seed: u64) -> (Case, bool) {
+    let mut numbers = Numbers::of(seed);
+    let [batch, channels, filters] = [1 + numbers.below(3), 1 + numbers.below(4), 1 + numbers.below(20)];
+    let rank = 1 + numbers.below(3);
+    let are_patches = numbers.below(3) > 0;
+    let taps: Vec<usize> = (0..rank).map(|axis| if axis == 0 { 2 } else { 1 } + numbers.below(3)).collect();
+    let counts: Vec<usize> = (0..rank).map(|_| 1 + numbers.below(6)).collect();
+    let along = |axis: usize| if are_patches { counts[axis] * taps[axis] } else { counts[axis] + taps[axis] - 1 };
+    let image = [vec![batch, channels], (0..rank).map(along).collect()].concat();
+    let all: usize = counts.iter().product();
+    let sums = [vec![batch, filters], counts.clone()].concat();
+    let is_flat = numbers.below(2) == 0;
+    let rows = if is_flat { vec![batch, all, filters] } else { [vec![batch], counts.clone(), vec![filters]].concat() };
+    let kind = |shape: &[usize]| format!("f32{}", shape_text(shape));
+    let strides = if are_patches { taps.clone() } else { vec![1; rank] };
+    let bias = if numbers.below(2) == 0 { ", @b" } else { "" };
+    let mut steps = format!(
+        "  %c : {} = convolution strides={} groups=1 %x, @w{bias} from \"windows\"\n",
+        kind(&sums),
+        shape_text(&strides)
+    );
+    let mut moved = "%c";
+    if is_flat {
+        let _ =
+            writeln!(steps, "  %f : {} = reshape allow_zero=0 %c, @flat from \"flat\"", kind(&[batch, filters, all]));
+        moved = "%f";
+    }
+    let last = if is_flat { 2 } else { rank + 1 };
+    let permutation: Vec<usize> = [0].into_iter().chain(2..=last).chain([1]).collect();
+    let permutation = shape_text(&permutation);
+    let _ = writeln!(steps, "  %r : {} = transpose permutation={permutation} {moved} from \"rows\"", kind(&rows));
+    let function = numbers.one_of(&["exp", "tanh", "neg"]);
+    let _ = writeln!(steps, "  %u : {} = unary function={function} %r from \"function\"", kind(&rows));
+    let _ = writeln!(steps, "  %y : {} = binary function=mul %u, @half from \"half\"", kind(&rows));
+    let weight = [vec![filters, channels], taps].concat();
+    let mut values = |shape: &[usize]| -> Vec<f32> {
+        (0..shape.iter().product()).map(|_| (numbers.next() % 4096) as f32 / 512.0 - 4.0).collect()
+    };
+    let constants = [
+        floats("w", &weight, &values(&weight)),
+        floats("b", &[filters], &values(&[filters])),
+        floats("half", &[], &[0.5]),
+        integers("flat", &[0, 0, -1]),
+    ];
+    let text = format!(
+        "{}entry \"main\"(\"x\") -> (\"y\") = block 0\nblock 0(%x : {}) {{\n{steps}  return %y\n}}\n",
+        constants.concat(),
+        kind(&image),
+    );
+    let inputs = vec![("x".to_string(), numbers.tensor(DType::F32, &image))];
+    (Case { text, inputs }, are_patches)
+}
+
+#[test]
+fn rows_of_windows_have_the_bits_of_their_steps() {
+    for seed in 0..120 {
+        let (Case { text, inputs }, are_patches) = rows_of_windows(seed);
+        let plain = after(&text, &["infer", "remove_dead_code", "order"]);
+        let fused = after(&text, &["infer", "remove_dead_code", "fuse", "remove_dead_code", "order"]);
+        let names: Vec<&str> = fused.blocks[0].steps.iter().map(|step| step.op.name()).collect();
+        let product = if are_patches { "matmul" } else { "convolution" };
+        assert_eq!(names.iter().filter(|name| **name == product).count(), 1, "seed {seed}: {names:?}\n{text}");
+        let are_moves = |name: &&str| [product, "reshape", "transpose"].contains(name);
+        assert!(names.iter().all(are_moves), "seed {seed}: {names:?}\n{text}");
+        let expected = run(&plain, &inputs, 1);
+        for threads in [1, 3] {
+            assert_eq!(run(&fused, &inputs, threads), expected, "seed {seed}, {threads} threads:\n{text}");
+        }
+    }
+}
+
 #[test]
 fn a_fused_step_names_its_nodes() {
     let text = r#"entry "main"("x", "w", "b") -> ("y") = block 0

@@ -39,8 +39,10 @@ mod elements;
 mod group_normalization;
 mod heads;
 mod matching;
+mod moves;
 mod normalization;
 mod parts;
+mod patches;
 mod products;
 mod readers;
 mod repeated;
@@ -76,8 +78,10 @@ pub const PATTERNS: &[Pattern] = &[
     Pattern { name: "scaled_filters", apply: scaled_filters::apply },
     Pattern { name: "batch_normalization", apply: batch_normalization::apply },
     Pattern { name: "shuffles", apply: shuffles::apply },
+    Pattern { name: "patches", apply: patches::apply },
     Pattern { name: "views", apply: views::apply },
     Pattern { name: "chains", apply: chains::apply },
+    Pattern { name: "moves", apply: moves::apply },
     Pattern { name: "products", apply: products::apply },
 ];
 

@@ -60,6 +60,11 @@ fn fused(graph: &Graph, steps: &Steps, at: usize) -> Option<(usize, Step)> {
     Some((producer, Step { op, operands: joined.operands, results: step.results.clone(), name }))
 }
 
+/// Whether a step is a product that elementwise steps can be joined to.
+pub(super) fn takes_functions(graph: &Graph, step: &Step) -> bool {
+    product(graph, step).or_else(|| sums(graph, step)).is_some()
+}
+
 /// The program of a product of floats, how it computes, and how many operands are its own.
 fn program(op: &mut Op) -> Option<(&mut Program, Arithmetic, usize)> {
     if let Op::Matmul(product) = op {
