@@ -45,7 +45,7 @@ pub(super) struct Blocks<'g> {
     pub(super) blocked: HashMap<ValueId, ValueId>,
     /// Values of which only the blocks are computed, and the names of the steps that do.
     pub(super) waiting: HashMap<ValueId, Arc<str>>,
-    /// Values that have their channels from the last axis of others.
+    /// Values that have their channels from the last axis of others, behind the same positions in the same order.
     pub(super) transposed: HashMap<ValueId, Operand>,
     /// Values that convolutions and pools read, also through elementwise steps and normalizations over blocks.
     pub(super) windowed: HashSet<ValueId>,
@@ -134,8 +134,9 @@ impl<'g> Blocks<'g> {
         let made = if has_one_position(&dims) {
             self.reshaped(operand, &blocked, name)?
         } else if let Some(&origin) = self.transposed.get(&value) {
-            let mut apart = self.dims(origin)?;
-            apart.splice(dims.len() - 1.., [blocked[1].clone(), blocked[dims.len()].clone()]);
+            let mut apart = blocked.clone();
+            let count = apart.remove(1);
+            apart.insert(dims.len() - 1, count);
             let apart = self.reshaped(origin, &apart, name)?;
             let permutation = [0, rank - 1].into_iter().chain(1..rank - 1).chain([rank]).collect();
             self.push(Transpose { permutation }, vec![Operand::Value(apart)], name)?
@@ -191,16 +192,29 @@ impl<'g> Blocks<'g> {
 
     /// Keeps in mind where channels of a value come from.
     pub(super) fn remember(&mut self, step: &Step) {
-        let (Op::Transpose(transpose), &[from], &[result]) =
-            (&step.op, step.operands.as_slice(), step.results.as_slice())
-        else {
-            return;
+        let &[result] = step.results.as_slice() else { return };
+        let origin = match &step.op {
+            Op::Transpose(transpose) => self.channels_last(transpose, &step.operands),
+            op => op.view_of().and_then(|viewed| self.same_channels(*step.operands.get(viewed)?, result)),
         };
-        let Some(rank) = self.graph.fact(from).and_then(|fact| fact.rank()) else { return };
-        let channels_last = [0, rank.wrapping_sub(1)].into_iter().chain(1..rank.saturating_sub(1));
-        if rank > 2 && transpose.axes(rank).is_ok_and(|axes| axes.into_iter().eq(channels_last)) {
-            self.transposed.insert(result, from);
+        if let Some(origin) = origin {
+            self.transposed.insert(result, origin);
         }
+    }
+
+    /// What an exchange of axes reads that takes channels from the last axis.
+    fn channels_last(&self, transpose: &Transpose, operands: &[Operand]) -> Option<Operand> {
+        let &[from] = operands else { return None };
+        let rank = self.graph.fact(from)?.rank().filter(|&rank| rank > 2)?;
+        let channels_last = [0, rank - 1].into_iter().chain(1..rank - 1);
+        transpose.axes(rank).ok()?.into_iter().eq(channels_last).then_some(from)
+    }
+
+    /// What has the channels of `viewed` on its last axis, where `result` shows the same channels, with their positions in the same order.
+    fn same_channels(&self, viewed: Operand, result: ValueId) -> Option<Operand> {
+        let origin = *self.transposed.get(&as_value(viewed)?)?;
+        let (from, to) = (self.dims(viewed)?, self.dims(Operand::Value(result))?);
+        (to.len() > 2 && from[..2] == to[..2]).then_some(origin)
     }
 }
 

@@ -133,12 +133,14 @@ impl Blocks<'_> {
 
     /// Steps over elements, where an operand of all of them is in blocks only.
     fn elementwise(&mut self, step: &Step) -> Option<()> {
-        let dims = self.dims(Operand::Value(*step.results.first()?))?;
+        let first = *step.results.first()?;
+        let dims = self.dims(Operand::Value(first))?;
         let whole = |blocks: &Self, operand: Operand| blocks.dims(operand).is_some_and(|own| own == dims);
         let waits = step.operands.iter().any(|&operand| self.is_waiting(operand) && whole(self, operand));
-        // Where all come from blocks or from the last axis, their plain forms may not be needed.
+        // Where all come from blocks or from the last axis, and windows read what becomes of them, their plain forms may not be needed.
         let mut wholes = step.operands.iter().filter(|operand| whole(self, **operand)).peekable();
         let are_near = wholes.peek().is_some() && wholes.all(|&operand| self.is_near(operand));
+        let are_near = are_near && self.windowed.contains(&first);
         if !(waits || are_near) || !self.has_blocks(&dims) || has_one_position(&dims) {
             return None;
         }
