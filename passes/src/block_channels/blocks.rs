@@ -1,11 +1,10 @@
 //! The steps of a block as they are rewritten: which values they have in blocks of channels, and the ways from one order to the other.
 
 use crate::error::PassError;
-use crate::ir::{Constant, ConstantId, Graph, Operand, Step, ValueId, reshape_extents};
+use crate::ir::{ExtentConstants, Graph, Operand, Step, ValueId, reshape_extents};
 use ipuc_formats::dim::Dim;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{CHANNEL_BLOCK, Class, GroupNormalization, Op, Reshape, Transpose};
-use ipuc_formats::tensor::Tensor;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -50,7 +49,7 @@ pub(super) struct Blocks<'g> {
     /// Values that convolutions and pools read, also through elementwise steps and normalizations over blocks.
     pub(super) windowed: HashSet<ValueId>,
     /// Constants of extents.
-    pub(super) shapes: HashMap<Vec<i64>, ConstantId>,
+    pub(super) shapes: ExtentConstants,
 }
 
 impl<'g> Blocks<'g> {
@@ -65,7 +64,7 @@ impl<'g> Blocks<'g> {
             blocked: HashMap::new(),
             waiting: HashMap::new(),
             transposed: HashMap::new(),
-            shapes: HashMap::new(),
+            shapes: ExtentConstants::default(),
         }
     }
 
@@ -85,9 +84,7 @@ impl<'g> Blocks<'g> {
 
     /// A constant of integers.
     pub(super) fn integers(&mut self, integers: Vec<i64>) -> Operand {
-        let graph = &mut *self.graph;
-        let add = |integers: &Vec<i64>| graph.add_constant(Constant::of(Tensor::vector_i64(integers), None));
-        Operand::Constant(*self.shapes.entry(integers).or_insert_with_key(add))
+        self.shapes.constant(self.graph, integers)
     }
 
     /// The operands of a reshape of `data` to `dims`; `None` where extents are neither known nor those of the same axis, but one.

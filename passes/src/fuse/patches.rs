@@ -36,20 +36,20 @@
 
 use super::matching::joined_name;
 use super::readers::Steps;
-use crate::ir::{Constant, ConstantData, ConstantId, Graph, Operand, Step, ValueId, reshape_extents};
+use super::scaled_filters::{constant_filters, is_plain};
+use crate::ir::{Constant, ConstantData, ConstantId, ExtentConstants, Graph, Operand, Step, ValueId, reshape_extents};
 use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::dim::Dim;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::fact::Fact;
 use ipuc_formats::ops::{Arithmetic, Binary, BinaryFunction, Convolution, Matmul, Op, Reshape, Transpose};
-use ipuc_formats::tensor::Tensor;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Make products of convolutions of a block; gives how many steps are replaced or gone.
 pub(super) fn apply(graph: &mut Graph, index: BlockIndex) -> usize {
     let mut steps = Steps::take(graph.block_mut(index));
-    let mut shapes = HashMap::new();
+    let mut shapes = ExtentConstants::default();
     let mut changed = 0;
     for at in 0..steps.len() {
         let Some(patches) = patches(graph, &steps, at) else { continue };
@@ -92,13 +92,7 @@ fn patches(graph: &Graph, steps: &Steps, at: usize) -> Option<Patches> {
     let convolution = steps.get(producer)?;
     before.insert(producer);
     let Op::Convolution(op) = &convolution.op else { return None };
-    let (input, weight, bias) = match *convolution.operands.as_slice() {
-        [input, Operand::Constant(weight)] | [input, Operand::Constant(weight), Operand::Absent] => {
-            (input, weight, None)
-        }
-        [input, Operand::Constant(weight), Operand::Constant(bias)] => (input, weight, Some(bias)),
-        _ => return None,
-    };
+    let (input, weight, bias) = constant_filters(convolution)?;
     let dims = graph.fact(input)?.dims()?.to_vec();
     let windows = windows(graph, op, weight, &dims)?;
     let filters = i64::try_from(*graph.constant(weight).shape.first()?).ok()?;
@@ -120,20 +114,17 @@ fn windows(graph: &Graph, op: &Convolution, weight: ConstantId, dims: &[Dim]) ->
     let Convolution { auto_pad: None, strides, dilations, pads, groups: 1, arithmetic, program } = op else {
         return None;
     };
+    // Behind a view codes would not be found to be codes.
+    let is_stored = is_plain(graph, weight) && graph.constant(weight).encoding.is_none();
     let weight = graph.constant(weight);
     let (&[_, channels, ref taps @ ..], &[_, ref own_channels, ref extents @ ..]) = (weight.shape.as_slice(), dims)
     else {
         return None;
     };
-    let is_f32 = weight.dtype == DType::F32 && *arithmetic == Arithmetic::default() && program.is_empty();
-    // Behind a view codes would not be found to be codes.
-    let is_stored = match weight.data {
-        ConstantData::Tensor(_) | ConstantData::Stored(_) | ConstantData::Hashed(_) => weight.encoding.is_none(),
-        ConstantData::Recipe { .. } | ConstantData::Rounded(_) => false,
-    };
+    let is_usual = *arithmetic == Arithmetic::default() && program.is_empty();
     let is_dense = dilations.iter().all(|&dilation| dilation == 1) && pads.iter().all(|&pad| pad == 0);
     let has_channels = own_channels.as_known() == i64::try_from(channels).ok();
-    (is_f32 && is_stored && is_dense && has_channels && extents.len() == taps.len()).then_some(())?;
+    (is_usual && is_stored && is_dense && has_channels && extents.len() == taps.len()).then_some(())?;
     let along = |((&taps, extent), &stride): ((&usize, &Dim), &i64)| {
         let (taps, extent) = (i64::try_from(taps).ok()?, extent.as_known()?);
         (stride == taps && extent > 0 && extent.checked_rem(taps)? == 0).then(|| [extent / taps, taps])
@@ -148,7 +139,7 @@ fn rewrite(
     graph: &mut Graph,
     steps: &mut Steps,
     (at, patches): (usize, Patches),
-    shapes: &mut HashMap<Vec<i64>, ConstantId>,
+    shapes: &mut ExtentConstants,
 ) -> Option<usize> {
     let Patches { input, weight, bias, dims, windows, filters, before } = patches;
     let exchange = steps.get(at)?.clone();
@@ -171,20 +162,14 @@ fn rewrite(
         steps.insert_before(at, Step { op, operands, results: vec![value], name: Arc::clone(&name) });
         Operand::Value(value)
     };
-    let mut shape = |graph: &mut Graph, extents: Vec<i64>| {
-        let shape = shapes.entry(extents);
-        Operand::Constant(
-            *shape.or_insert_with_key(|extents| graph.add_constant(Constant::of(Tensor::vector_i64(extents), None))),
-        )
-    };
     let view: Op = Reshape { allow_zero: false }.into();
-    let to_apart = shape(graph, to_apart);
+    let to_apart = shapes.constant(graph, to_apart);
     let viewed = add(graph, view.clone(), vec![input, to_apart], &apart);
     let permutation = permutation.into_iter().map(|axis| axis as i64).collect();
     let moved = add(graph, Transpose { permutation }.into(), vec![viewed], &gathered);
-    let to_rows = shape(graph, to_rows);
+    let to_rows = shapes.constant(graph, to_rows);
     let rows = add(graph, view.clone(), vec![moved, to_rows], &rows);
-    let shape = shape(graph, vec![filters, depth]);
+    let shape = shapes.constant(graph, vec![filters, depth]);
     let matrix = matrix(graph, weight, shape, [filters, depth])?;
     let product = (Matmul::new(false, true).into(), vec![rows, matrix]);
     let (op, operands) = match bias {

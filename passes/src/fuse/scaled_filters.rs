@@ -56,13 +56,7 @@ fn normalized(graph: &mut Graph, steps: &Steps, at: usize) -> Option<(usize, Ste
     let producer = steps.only_for(at, sums)?;
     let convolution = steps.get(producer)?;
     let Op::Convolution(Convolution { program, .. }) = &convolution.op else { return None };
-    let (input, weight, bias) = match *convolution.operands.as_slice() {
-        [input, Operand::Constant(weight)] | [input, Operand::Constant(weight), Operand::Absent] => {
-            (input, weight, None)
-        }
-        [input, Operand::Constant(weight), Operand::Constant(bias)] => (input, weight, Some(bias)),
-        _ => return None,
-    };
+    let (input, weight, bias) = constant_filters(convolution)?;
     let channels = Channels::of(graph, normalization, step)?;
     (program.is_empty() && is_plain(graph, weight) && channels.factors.iter().all(is_usual)).then_some(())?;
     let bias = biased(graph, &channels, bias)?;
@@ -73,8 +67,19 @@ fn normalized(graph: &mut Graph, steps: &Steps, at: usize) -> Option<(usize, Ste
     Some((producer, Step { op: convolution.op.clone(), operands, results: step.results.clone(), name }))
 }
 
+/// The input of a convolution, its filters and its bias, where these are constants.
+pub(super) fn constant_filters(convolution: &Step) -> Option<(Operand, ConstantId, Option<ConstantId>)> {
+    match *convolution.operands.as_slice() {
+        [input, Operand::Constant(weight)] | [input, Operand::Constant(weight), Operand::Absent] => {
+            Some((input, weight, None))
+        }
+        [input, Operand::Constant(weight), Operand::Constant(bias)] => Some((input, weight, Some(bias))),
+        _ => None,
+    }
+}
+
 /// Whether a constant has the floats that a model's file has.
-fn is_plain(graph: &Graph, id: ConstantId) -> bool {
+pub(super) fn is_plain(graph: &Graph, id: ConstantId) -> bool {
     let constant = graph.constant(id);
     constant.dtype == DType::F32
         && match constant.data {

@@ -28,13 +28,12 @@
 
 use super::matching::joined_name;
 use super::readers::Steps;
-use crate::ir::{Constant, ConstantId, Graph, Operand, Step, ValueId, reshape_extents};
+use crate::ir::{ExtentConstants, Graph, Operand, Step, ValueId, reshape_extents};
 use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::dim::Dim;
 use ipuc_formats::fact::Fact;
 use ipuc_formats::ops::{Concat, Op, Reshape, normalize_axis};
-use ipuc_formats::tensor::Tensor;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Elements behind the axis from which on they are copied as a row; fewer are transposed faster than they are copied.
@@ -43,7 +42,7 @@ const SHORTEST_RUN: i64 = 32;
 /// Concatenate by turns what is taken by turns; gives how many steps are replaced or gone.
 pub(super) fn apply(graph: &mut Graph, index: BlockIndex) -> usize {
     let mut steps = Steps::take(graph.block_mut(index));
-    let mut shapes = HashMap::new();
+    let mut shapes = ExtentConstants::default();
     let mut changed = 0;
     for at in 0..steps.len() {
         let Some(shuffle) = shuffle(graph, &steps, at) else { continue };
@@ -102,7 +101,7 @@ fn rewrite(
     graph: &mut Graph,
     steps: &mut Steps,
     (at, shuffle): (usize, Shuffle),
-    shapes: &mut HashMap<Vec<i64>, ConstantId>,
+    shapes: &mut ExtentConstants,
 ) -> Option<usize> {
     let Shuffle { operands, axis, dims, before } = shuffle;
     let dtype = graph.fact(*operands.first()?)?.dtype()?;
@@ -111,10 +110,7 @@ fn rewrite(
     let extents = reshape_extents(&dims, &with_turns, &graph.ranges)?;
     let exchange = steps.get(at)?.clone();
     let name = joined_name(before.iter().filter_map(|&before| steps.get(before)).chain([&exchange]));
-    let shape = shapes
-        .entry(extents)
-        .or_insert_with_key(|extents| graph.add_constant(Constant::of(Tensor::vector_i64(extents), None)));
-    let shape = Operand::Constant(*shape);
+    let shape = shapes.constant(graph, extents);
     let mut by_turns: Vec<Operand> = Vec::with_capacity(operands.len());
     for operand in operands {
         let value: ValueId = graph.add_value(Fact::tensor(dtype, with_turns.clone()), None);

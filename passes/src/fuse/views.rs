@@ -31,19 +31,22 @@
 //! alone: views that change the last axis, extents that no constant can say.
 
 use super::elements::Elements;
-use crate::ir::{Constant, ConstantId, Graph, Operand, Step, ValueId, reshape_extents, substitute};
+use crate::ir::{ExtentConstants, Graph, Operand, Step, ValueId, reshape_extents, substitute};
 use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::dim::Dim;
 use ipuc_formats::fact::{Fact, Type};
 use ipuc_formats::ops::{Matmul, Op, Reshape};
-use ipuc_formats::tensor::Tensor;
 use std::collections::{HashMap, HashSet};
 
 /// Have views of a block come later; gives how many steps are replaced or gone.
 pub(super) fn apply(graph: &mut Graph, index: BlockIndex) -> usize {
     let steps = std::mem::take(&mut graph.block_mut(index).steps);
-    let mut views =
-        Views { shown: HashMap::new(), replaced: HashMap::new(), shapes: HashMap::new(), steps: Vec::new() };
+    let mut views = Views {
+        shown: HashMap::new(),
+        replaced: HashMap::new(),
+        shapes: ExtentConstants::default(),
+        steps: Vec::new(),
+    };
     let mut changed = 0;
     for mut step in steps {
         substitute(&mut step.operands, &views.replaced);
@@ -65,7 +68,7 @@ struct Views {
     /// Views that are gone.
     replaced: HashMap<ValueId, Operand>,
     /// Constants of extents.
-    shapes: HashMap<Vec<i64>, ConstantId>,
+    shapes: ExtentConstants,
     steps: Vec<Step>,
 }
 
@@ -108,11 +111,8 @@ impl Views {
             let (data, result) = (graph.fact(data)?, &graph.value(result).fact);
             reshape_extents(data.dims()?, result.dims()?, &graph.ranges)?
         };
-        let shape = *self
-            .shapes
-            .entry(shape)
-            .or_insert_with_key(|shape| graph.add_constant(Constant::of(Tensor::vector_i64(shape), None)));
-        let (op, operands) = (Reshape { allow_zero: false }.into(), vec![data, Operand::Constant(shape)]);
+        let shape = self.shapes.constant(graph, shape);
+        let (op, operands) = (Reshape { allow_zero: false }.into(), vec![data, shape]);
         let kind = graph.inferred(&op, &operands)?.into_iter().next()?.kind;
         (kind == graph.value(result).fact.kind).then_some(())?;
         Some(Step { op, operands, results: vec![result], name: like.name.clone() })

@@ -34,7 +34,7 @@ pub use constants::{ChosenEncoding, Constant, ConstantData, ConstantError, Origi
 pub use dependencies::{Dependencies, substitute};
 pub use evaluator::{Evaluate, Evaluator};
 pub use quantized::Quantized;
-pub use reshaping::reshape_extents;
+pub use reshaping::{ExtentConstants, reshape_extents};
 pub use rounded::widened;
 pub use sums::program_of_sums;
 pub use typing::BlockTyping;

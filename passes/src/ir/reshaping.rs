@@ -1,6 +1,21 @@
 //! Extents of views as constants tell them.
 
+use crate::ir::{Constant, ConstantId, Graph, Operand};
 use ipuc_formats::dim::{Dim, Ranges};
+use ipuc_formats::tensor::Tensor;
+use std::collections::HashMap;
+
+/// Constants of extents, each made once.
+#[derive(Debug, Default)]
+pub struct ExtentConstants(HashMap<Vec<i64>, ConstantId>);
+
+impl ExtentConstants {
+    /// The constant of these, which the graph gets where it is not there.
+    pub fn constant(&mut self, graph: &mut Graph, extents: Vec<i64>) -> Operand {
+        let add = |extents: &Vec<i64>| graph.add_constant(Constant::of(Tensor::vector_i64(extents), None));
+        Operand::Constant(*self.0.entry(extents).or_insert_with_key(add))
+    }
+}
 
 /// Extents that a reshape of `data` to `result` takes: 0 is that of the same axis, -1 the one that is left; `None`
 /// where these do not tell all.
