@@ -15,7 +15,7 @@ use super::{
     tiles::{Column, Data, MOST_COLUMN, Operands, columns},
 };
 use crate::{
-    product::{PANEL_OUTPUTS, RUN, Weight, tile},
+    product::{PANEL_OUTPUTS, Panels, RUN},
     scratch::{Scratch, scratch},
     simd::{LANES, Places, Simd},
     window::{self, WindowAxis},
@@ -281,17 +281,17 @@ impl Block {
         }
     }
 
-    /// The product of the inputs `inputs` (channels × taps) of `image: [channels, plane]` and the panels `elements`:
+    /// The product of the inputs `inputs` (channels × taps) of `image: [channels, plane]` and the panels of them:
     /// overwrites the outputs where `inputs` begin at 0, else adds to them; `finish` says what follows for each channel.
     ///
     /// All inputs of the block are multiplied with a panel before the next one, so that its sums stay in the first-level cache.
     #[inline(always)]
-    pub(super) fn multiply<'a, S: Simd, W: Weight>(
+    pub(super) fn multiply<'a, S: Simd>(
         &self,
         simd: S,
         (image, plane): (&[f32], usize),
         inputs: Range<usize>,
-        elements: &[W],
+        panels: Panels<'_>,
         out: &mut [&mut [f32]],
         finish: impl Fn(usize) -> Finish<'a>,
     ) {
@@ -304,9 +304,8 @@ impl Block {
         // Vectors at the end of the last channel reach behind it.
         let mut data =
             scratch((inputs.len().min(held).div_ceil(taps) + 1) * self.channel.next_multiple_of(LANES) + LANES);
-        let mut wide = scratch(if size_of::<W>() == size_of::<f32>() { 0 } else { held.min(inputs.len()) * LANES });
+        let mut wide = scratch(if panels.are_f32() { 0 } else { held.min(inputs.len()) * LANES });
         let mut offsets = Vec::with_capacity(held.min(inputs.len()));
-        let panel_length = inputs.len().next_multiple_of(W::GROUP) * PANEL_OUTPUTS;
         let out_length = out.first().map_or(0, |out| out.len());
         if inputs.is_empty() {
             sums.fill(0.0);
@@ -317,15 +316,14 @@ impl Block {
             let is_dense = self.rows.len() == 1 && part == (0..inputs.end);
             let (data, end) = self.read(simd, (image, plane), (part.clone(), is_dense), &mut data, &mut offsets);
             let offsets = Places::new(&offsets);
-            let groups_before = (first - inputs.start) / W::GROUP;
+            let of_panel = part.start - inputs.start..part.end - inputs.start;
             for (panel, out) in out.chunks_mut(PANEL_OUTPUTS).enumerate() {
                 let row = panel * PANEL_OUTPUTS;
                 let sums = &mut sums[if is_whole { 0 } else { row * pitch }..][..PANEL_OUTPUTS * pitch];
                 if first == inputs.start && first > 0 {
                     out.iter().zip(sums.chunks_mut(pitch)).for_each(|(out, sums)| self.spread(out, sums));
                 }
-                let groups = &W::groups(&elements[panel * panel_length..][..panel_length])[groups_before..];
-                let weights = tile::panel_in_f32::<S, W>(simd, groups, part.len(), &mut wide);
+                let weights = panels.in_f32(simd, panel, of_panel.clone(), &mut wide);
                 let operands = Operands { panel: weights, data, offsets, fresh: first == 0 };
                 let finishes = Panel { row, out, finish: &finish };
                 if is_dense {

@@ -2,8 +2,6 @@
 
 use std::ops::Range;
 
-use half::{bf16, f16};
-
 use super::{
     ConvolutionEpilogue, ConvolutionShape, ConvolutionWeight, depthwise,
     direct::{Block, Grid},
@@ -14,8 +12,9 @@ use super::{
 };
 use crate::{
     product::{
-        PANEL_OUTPUTS, PanelElements, PanelPiece, PlainElements, PlainLayout, PlainMatrix, RUN, Weight, panels_of, tile,
+        PANEL_OUTPUTS, PanelElements, PanelPiece, Panels, PlainElements, PlainLayout, PlainMatrix, RUN, panels_of, tile,
     },
+    scratch::scratch,
     simd::{Instructions, LANES, Routine, Simd},
     threads,
     window::{self, WindowAxis},
@@ -232,11 +231,7 @@ impl Routine for &mut Task<'_> {
         if self.inputs.start == 0 && self.common.grid.is_none() {
             self.out.iter_mut().for_each(|outputs| outputs.fill(0.0));
         }
-        match self.elements {
-            PanelElements::F32(elements) => self.multiply::<S, f32>(simd, elements),
-            PanelElements::F16(elements) => self.multiply::<S, f16>(simd, elements),
-            PanelElements::Bf16(elements) => self.multiply::<S, bf16>(simd, elements),
-        }
+        self.multiply(simd);
         if self.is_last() && self.common.grid.is_none() {
             for row in 0..self.out.len() {
                 let (channel, place) = (self.channel(row), self.place(row));
@@ -274,7 +269,8 @@ impl<'a> Task<'a> {
 
     /// Adds the product of gathered positions and panels, run by run of the inputs.
     #[inline(always)]
-    fn multiply<S: Simd, W: Weight>(&mut self, simd: S, elements: &[W]) {
+    fn multiply<S: Simd>(&mut self, simd: S) {
+        let panels = Panels::new(self.elements, self.inputs.len());
         let common = self.common;
         let channels = common.shape.groups * common.shape.group_inputs;
         let plane = window::inputs(&common.axes);
@@ -287,24 +283,20 @@ impl<'a> Task<'a> {
             let block = Block::new(&common.axes, grid, rows);
             let mut out = std::mem::take(&mut self.out);
             let finish = |row: usize| self.finish(row);
-            block.multiply::<S, W>(simd, (image, plane), self.inputs.clone(), elements, &mut out, finish);
+            block.multiply(simd, (image, plane), self.inputs.clone(), panels, &mut out, finish);
             self.out = out;
             return;
         }
         let mut gather = Gather::new(&common.axes, self.positions.clone());
         let mut packed = vec![[0.0; LANES]; gather.vectors() * PANEL_INPUTS];
-        let mut wide = vec![[0.0; LANES]; RUN];
-        let panel_length = self.inputs.len().next_multiple_of(W::GROUP) * PANEL_OUTPUTS;
+        let mut wide = scratch(if panels.are_f32() { 0 } else { RUN * LANES });
         for first_input in (0..self.inputs.len()).step_by(RUN) {
             let length = RUN.min(self.inputs.len() - first_input);
             let first = self.inputs.start + first_input;
             gather.gather(simd, image, first..first + length, &mut packed, PANEL_INPUTS);
-            for (panel, elements) in elements.chunks(panel_length).enumerate() {
-                let groups = &W::groups(elements)[first_input / W::GROUP..];
-                tile::widen_panel::<S, W>(simd, groups, &mut wide[..length]);
-                let out = &mut self.out[panel * PANEL_OUTPUTS..];
-                let rows = out.len().min(PANEL_OUTPUTS);
-                multiply_panel(simd, wide[..length].as_flattened(), &packed, length, &mut out[..rows]);
+            for (panel, out) in self.out.chunks_mut(PANEL_OUTPUTS).enumerate() {
+                let weights = panels.in_f32(simd, panel, first_input..first_input + length, &mut wide);
+                multiply_panel(simd, weights.as_flattened(), &packed, length, out);
             }
         }
     }

@@ -3,11 +3,10 @@
 
 use std::ops::Range;
 
-use half::{bf16, f16};
-
 use super::{ConvolutionEpilogue, gather::Gather, grouped};
 use crate::{
-    product::{PANEL_OUTPUTS, PanelElements, PanelPiece, RUN, Weight, pack_panels, tile},
+    product::{PANEL_OUTPUTS, PanelElements, PanelPiece, Panels, RUN, pack_panels},
+    scratch::scratch,
     simd::{Instructions, LANES, Routine, Simd},
     threads,
     window::{self, WindowAxis},
@@ -136,11 +135,7 @@ impl Routine for Task<'_> {
     #[inline(always)]
     fn run<S: Simd>(mut self, simd: S) {
         self.out.fill(0.0);
-        match self.elements {
-            PanelElements::F32(elements) => self.multiply::<S, f32>(simd, elements),
-            PanelElements::F16(elements) => self.multiply::<S, f16>(simd, elements),
-            PanelElements::Bf16(elements) => self.multiply::<S, bf16>(simd, elements),
-        }
+        self.multiply(simd);
         let plane = window::inputs(&self.shape.axes);
         let first = self.group * self.shape.group_outputs + self.channels.start;
         for (channel, out) in self.out.chunks_mut(plane).enumerate() {
@@ -154,7 +149,7 @@ impl Routine for Task<'_> {
 impl Task<'_> {
     /// Makes the taps of a block of positions, and adds them into place, block after block.
     #[inline(always)]
-    fn multiply<S: Simd, W: Weight>(&mut self, simd: S, elements: &[W]) {
+    fn multiply<S: Simd>(&mut self, simd: S) {
         let shape = self.shape;
         let (positions, inputs) = (window::outputs(&shape.axes), shape.group_inputs);
         let rows = self.channels.len() * window::taps(&shape.axes);
@@ -173,8 +168,8 @@ impl Task<'_> {
             pad_end: 0,
         }];
         let image = &self.x[(self.image * shape.groups + self.group) * inputs * positions..][..inputs * positions];
-        let panel_length = inputs.next_multiple_of(W::GROUP) * PANEL_OUTPUTS;
-        let mut wide = vec![[0.0; LANES]; RUN];
+        let panels = Panels::new(self.elements, inputs);
+        let mut wide = scratch(if panels.are_f32() { 0 } else { RUN * LANES });
         for first_position in (0..positions).step_by(most) {
             let block = first_position..positions.min(first_position + most);
             let mut taps = vec![0.0; rows * block.len()];
@@ -184,14 +179,10 @@ impl Task<'_> {
             for first_input in (0..inputs).step_by(RUN) {
                 let length = RUN.min(inputs - first_input);
                 let run = first_input..first_input + length;
-                gather.gather(simd, image, run, &mut packed, grouped::PANEL_INPUTS);
-                for (panel, elements) in elements.chunks(panel_length).enumerate() {
-                    let groups = &W::groups(elements)[first_input / W::GROUP..];
-                    tile::widen_panel::<S, W>(simd, groups, &mut wide[..length]);
-                    let rows = &mut taps_rows[panel * PANEL_OUTPUTS..];
-                    let count = rows.len().min(PANEL_OUTPUTS);
-                    let weight = wide[..length].as_flattened();
-                    grouped::multiply_panel(simd, weight, &packed, length, &mut rows[..count]);
+                gather.gather(simd, image, run.clone(), &mut packed, grouped::PANEL_INPUTS);
+                for (panel, rows) in taps_rows.chunks_mut(PANEL_OUTPUTS).enumerate() {
+                    let weights = panels.in_f32(simd, panel, run.clone(), &mut wide);
+                    grouped::multiply_panel(simd, weights.as_flattened(), &packed, length, rows);
                 }
             }
             let plane = window::inputs(&shape.axes);

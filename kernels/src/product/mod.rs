@@ -51,7 +51,7 @@ pub use integer::{IntegerLine, IntegerPiece, IntegerSums, IntegerWeight, SumOrde
 pub use integer_rows::{ByteType, IntegerRows, Zero};
 pub use multiply::panels_product;
 pub use panels::{PANEL_OUTPUTS, PanelElements, PanelPiece, pack_panels};
-pub(crate) use panels::{RUN, Weight};
+pub(crate) use panels::{Panels, RUN, Weight};
 pub(crate) use plain::plain_product_within;
 pub use plain::{Batch, batched_product, broadcast_places, plain_product};
 pub use plain_matrix::{PlainElements, PlainLayout, PlainMatrix, panels_of};

@@ -8,7 +8,8 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
-use crate::simd::{LANES, Simd};
+use super::tile;
+use crate::simd::{LANES, Routine, Simd};
 
 /// Inputs that are summed in one chain, beginning at 0. Two chains at a time cover the latency of an addition in a
 /// product of a matrix and a vector, and a chain is long enough that adding it to the output costs little.
@@ -113,6 +114,94 @@ impl<'a> PanelPiece<'a> {
     }
 }
 
+/// Panels of so many inputs each. What multiplies them reads f32, so that there is code of it for one type of elements.
+#[derive(Clone, Copy)]
+pub(crate) struct Panels<'a> {
+    elements: PanelElements<'a>,
+    inputs: usize,
+}
+
+impl<'a> Panels<'a> {
+    pub(crate) fn new(elements: PanelElements<'a>, inputs: usize) -> Self {
+        Self { elements, inputs }
+    }
+
+    /// The inputs of each.
+    pub(crate) fn inputs(&self) -> usize {
+        self.inputs
+    }
+
+    /// Elements of one of them.
+    fn length(&self) -> usize {
+        self.inputs.next_multiple_of(self.elements.group()) * PANEL_OUTPUTS
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.elements.len().checked_div(self.length()).unwrap_or(0)
+    }
+
+    /// Whether they are read where they lie.
+    pub(crate) fn are_f32(&self) -> bool {
+        matches!(self.elements, PanelElements::F32(_))
+    }
+
+    /// The bytes of inputs of a panel, in whole groups.
+    pub(crate) fn bytes(&self, panel: usize, inputs: Range<usize>) -> &'a [u8] {
+        let group = self.elements.group();
+        let first = panel * self.length();
+        let place = |input: usize| first + input * PANEL_OUTPUTS;
+        let elements = place(inputs.start / group * group)..place(inputs.end.next_multiple_of(group));
+        match self.elements {
+            PanelElements::F32(all) => bytemuck::cast_slice(&all[elements]),
+            PanelElements::F16(all) => bytemuck::cast_slice(&all[elements]),
+            PanelElements::Bf16(all) => bytemuck::cast_slice(&all[elements]),
+        }
+    }
+
+    /// Inputs of a panel, of which the first is a multiple of `g`, as f32: where they lie, or else in `wide`, which has room for them.
+    #[inline(always)]
+    pub(crate) fn in_f32<'w, S: Simd>(
+        &self,
+        simd: S,
+        panel: usize,
+        inputs: Range<usize>,
+        wide: &'w mut [f32],
+    ) -> &'w [[f32; LANES]]
+    where
+        'a: 'w,
+    {
+        let Range { start: first, end } = inputs;
+        let wide = wide.as_chunks_mut().0;
+        match self.elements {
+            PanelElements::F32(elements) => return &groups(elements, self.inputs, panel)[first..end],
+            PanelElements::F16(elements) => {
+                let groups = &groups(elements, self.inputs, panel)[first..];
+                simd.run(Widen::<f16> { groups, wide: &mut wide[..end - first] });
+            }
+            PanelElements::Bf16(elements) => {
+                let groups = &groups(elements, self.inputs, panel)[first / bf16::GROUP..];
+                simd.run(Widen::<bf16> { groups, wide: &mut wide[..end - first] });
+            }
+        }
+        &wide[..end - first]
+    }
+}
+
+/// The first inputs of a panel as f32.
+struct Widen<'a, W: Weight> {
+    groups: &'a [W::Group],
+    wide: &'a mut [[f32; LANES]],
+}
+
+impl<W: Weight> Routine for Widen<'_, W> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        tile::widen_panel::<S, W>(simd, self.groups, self.wide);
+    }
+}
+
 /// A stored element type of panels.
 pub(crate) trait Weight: Copy + Send + Sync + Default + 'static {
     /// Inputs side by side.
@@ -129,11 +218,6 @@ pub(crate) trait Weight: Copy + Send + Sync + Default + 'static {
 
     /// Up to 16 values side by side, those that are missing 0.
     fn load_plain<S: Simd>(simd: S, values: &[Self]) -> S::Vector;
-
-    /// The groups as f32, if they are.
-    fn as_f32(_groups: &[Self::Group]) -> Option<&[[f32; LANES]]> {
-        None
-    }
 
     /// Rounds.
     fn from_f32(value: f32) -> Self;
@@ -163,11 +247,6 @@ impl Weight for f32 {
     #[inline(always)]
     fn load_plain<S: Simd>(simd: S, values: &[Self]) -> S::Vector {
         simd.load_partial(values)
-    }
-
-    #[inline(always)]
-    fn as_f32(groups: &[Self::Group]) -> Option<&[[f32; LANES]]> {
-        Some(groups)
     }
 
     fn from_f32(value: f32) -> Self {

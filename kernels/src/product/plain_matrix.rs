@@ -101,6 +101,18 @@ impl<'a> PlainMatrix<'a> {
         }
     }
 
+    /// Writes inputs `inputs` of the 16 outputs from `first` on as f32 to `wide`, which is as long; outputs that the matrix does not
+    /// have become 0.
+    #[inline(always)]
+    pub(super) fn fill_panel<S: Simd>(&self, simd: S, first: usize, inputs: Range<usize>, wide: &mut [[f32; LANES]]) {
+        let matrix = *self;
+        match self.elements {
+            PlainElements::F32(elements) => simd.run(FillPanel { matrix, elements, first, inputs, wide }),
+            PlainElements::F16(elements) => simd.run(FillPanel { matrix, elements, first, inputs, wide }),
+            PlainElements::Bf16(elements) => simd.run(FillPanel { matrix, elements, first, inputs, wide }),
+        }
+    }
+
     /// Whether no element is NaN or an infinity.
     pub(crate) fn is_finite(&self) -> bool {
         let (rows, columns) = self.extents();
@@ -278,11 +290,40 @@ fn transposed<S: Simd, W: Weight>(
         }
         return simd.transpose(rows);
     }
-    for (output, row) in rows.iter_mut().enumerate().take(matrix.outputs - first) {
-        let values = &elements[(first + output) * matrix.stride..];
-        *row = W::load_plain(simd, &values[inputs.clone()]);
+    let mut columns = [[0.0; LANES]; LANES];
+    simd.run(TransposedPart { matrix, elements, first, inputs, columns: &mut columns });
+    let mut vectors = [simd.splat(0.0); LANES];
+    for input in 0..LANES {
+        vectors[input] = simd.load(&columns[input]);
     }
-    simd.transpose(rows)
+    vectors
+}
+
+/// As [`transposed`], at the edge of the matrix: a routine of its own, since loads of parts of vectors are much code.
+struct TransposedPart<'a, W> {
+    matrix: PlainMatrix<'a>,
+    elements: &'a [W],
+    first: usize,
+    inputs: Range<usize>,
+    columns: &'a mut [[f32; LANES]; LANES],
+}
+
+impl<W: Weight> Routine for TransposedPart<'_, W> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { matrix, elements, first, inputs, columns } = self;
+        let mut rows = [simd.splat(0.0); LANES];
+        for (output, row) in rows.iter_mut().enumerate().take(matrix.outputs - first) {
+            let values = &elements[(first + output) * matrix.stride..];
+            *row = W::load_plain(simd, &values[inputs.clone()]);
+        }
+        let vectors = simd.transpose(rows);
+        for input in 0..LANES {
+            simd.store(vectors[input], &mut columns[input]);
+        }
+    }
 }
 
 /// A matrix of f32 in panels, for products that use it several times.
@@ -308,13 +349,13 @@ pub fn panels_of(instructions: Instructions, matrix: PlainMatrix<'_>) -> Vec<f32
 }
 
 /// Inputs `inputs` of the 16 outputs from `first` on, as f32; outputs that the matrix does not have are 0.
-pub(super) struct FillPanel<'a, W> {
-    pub matrix: PlainMatrix<'a>,
-    pub elements: &'a [W],
-    pub first: usize,
-    pub inputs: Range<usize>,
+struct FillPanel<'a, W> {
+    matrix: PlainMatrix<'a>,
+    elements: &'a [W],
+    first: usize,
+    inputs: Range<usize>,
     /// As long as `inputs`.
-    pub wide: &'a mut [[f32; LANES]],
+    wide: &'a mut [[f32; LANES]],
 }
 
 impl<W: Weight> Routine for FillPanel<'_, W> {

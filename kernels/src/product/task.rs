@@ -8,8 +8,8 @@ use super::{
     Epilogue, PANEL_OUTPUTS, PanelElements,
     coded::{CodedFew, CodedPanels},
     few::Few,
-    panels::{self, RUN, Weight},
-    plain_matrix::{FillPanel, PlainElements, PlainFew, PlainMatrix},
+    panels::{self, Panels, RUN, Weight},
+    plain_matrix::{PlainElements, PlainFew, PlainMatrix},
     tile::{self, AddTile, AddTiles, MOST_VECTORS, RowsLeft},
 };
 use crate::{
@@ -89,15 +89,9 @@ impl Routine for &mut Task<'_, '_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         match self.part.operand {
-            Operand::Panels(PanelElements::F32(elements)) => self.multiply::<S, f32>(simd, elements),
-            Operand::Panels(PanelElements::F16(elements)) => self.multiply::<S, f16>(simd, elements),
-            Operand::Panels(PanelElements::Bf16(elements)) => self.multiply::<S, bf16>(simd, elements),
+            Operand::Panels(elements) => self.multiply_panels(simd, elements),
             Operand::Coded(weight) => self.multiply_coded(simd, weight),
-            Operand::Plain(plain) => match plain.elements {
-                PlainElements::F32(elements) => self.multiply_plain::<S, f32>(simd, plain, elements),
-                PlainElements::F16(elements) => self.multiply_plain::<S, f16>(simd, plain, elements),
-                PlainElements::Bf16(elements) => self.multiply_plain::<S, bf16>(simd, plain, elements),
-            },
+            Operand::Plain(matrix) => self.multiply_plain(simd, matrix),
         }
         if self.part.inputs.end == self.x.columns() && !self.epilogue.is_empty() {
             self.epilogue.apply_to_rows(simd, self.first_row, self.part.first_output, self.out);
@@ -121,41 +115,26 @@ trait Runs {
     fn lines(&self, task: &Task<'_, '_>, panel: usize, inputs: Range<usize>) -> &[CacheLine];
 }
 
-/// The panels of a task.
-struct PanelRuns<'e, W>(&'e [W]);
-
-impl<W: Weight> Runs for PanelRuns<'_, W> {
+impl Runs for Panels<'_> {
     #[inline(always)]
     fn run<'w, S: Simd>(
         &'w self,
         simd: S,
-        task: &Task<'_, '_>,
+        _task: &Task<'_, '_>,
         panel: usize,
         inputs: Range<usize>,
         wide: &'w mut [[f32; LANES]],
     ) -> &'w [[f32; LANES]] {
-        let groups = &task.panel(self.0, panel)[inputs.start / W::GROUP..];
-        if let Some(groups) = W::as_f32(groups) {
-            return &groups[..inputs.len()];
-        }
-        tile::widen_panel::<S, W>(simd, groups, wide);
-        wide
+        self.in_f32(simd, panel, inputs, wide.as_flattened_mut())
     }
 
     #[inline(always)]
-    fn lines(&self, task: &Task<'_, '_>, panel: usize, inputs: Range<usize>) -> &[CacheLine] {
-        let groups = &task.panel(self.0, panel)[inputs.start / W::GROUP..inputs.end.div_ceil(W::GROUP)];
-        bytemuck::cast_slice(groups).as_chunks().0
+    fn lines(&self, _task: &Task<'_, '_>, panel: usize, inputs: Range<usize>) -> &[CacheLine] {
+        self.bytes(panel, inputs).as_chunks().0
     }
 }
 
-/// A matrix that is not in panels.
-struct PlainRuns<'e, W> {
-    matrix: PlainMatrix<'e>,
-    elements: &'e [W],
-}
-
-impl<W: Weight> Runs for PlainRuns<'_, W> {
+impl Runs for PlainMatrix<'_> {
     #[inline(always)]
     fn run<'w, S: Simd>(
         &'w self,
@@ -166,7 +145,7 @@ impl<W: Weight> Runs for PlainRuns<'_, W> {
         wide: &'w mut [[f32; LANES]],
     ) -> &'w [[f32; LANES]] {
         let first = task.part.first_output + panel * PANEL_OUTPUTS;
-        simd.run(FillPanel::<W> { matrix: self.matrix, elements: self.elements, first, inputs, wide: &mut *wide });
+        self.fill_panel(simd, first, inputs, wide);
         wide
     }
 
@@ -211,15 +190,24 @@ impl Task<'_, '_> {
         }
     }
 
-    /// The product by element type of the weight.
+    /// The product with panels of a weight: many rows read them as f32, few as they are.
     #[inline(always)]
-    fn multiply<S: Simd, W: Weight>(&mut self, simd: S, elements: &[W]) {
-        let rows = self.out.len();
-        if rows > SEVERAL_TILES * S::TILE_ROWS {
-            return self.many(simd, &PanelRuns(elements));
+    fn multiply_panels<S: Simd>(&mut self, simd: S, elements: PanelElements<'_>) {
+        if self.out.len() > SEVERAL_TILES * S::TILE_ROWS {
+            return self.many(simd, &Panels::new(elements, self.part.inputs.len()));
         }
         self.clear();
-        match rows {
+        match elements {
+            PanelElements::F32(elements) => self.multiply::<S, f32>(simd, elements),
+            PanelElements::F16(elements) => self.multiply::<S, f16>(simd, elements),
+            PanelElements::Bf16(elements) => self.multiply::<S, bf16>(simd, elements),
+        }
+    }
+
+    /// The product of some rows by element type of the weight.
+    #[inline(always)]
+    fn multiply<S: Simd, W: Weight>(&mut self, simd: S, elements: &[W]) {
+        match self.out.len() {
             1 => self.few::<S, W, 1>(simd, elements),
             2 => self.few::<S, W, 2>(simd, elements),
             3 => self.few::<S, W, 3>(simd, elements),
@@ -234,18 +222,27 @@ impl Task<'_, '_> {
         simd.run(Few::<W, ROWS> { x, panels: self.part.panels, elements, out: self.out });
     }
 
-    /// The product with a matrix that is not in panels, by its element type.
+    /// The product with a matrix that is not in panels: many rows read it as f32, few as it is.
     #[inline(always)]
-    fn multiply_plain<S: Simd, W: Weight>(&mut self, simd: S, plain: PlainMatrix<'_>, elements: &[W]) {
+    fn multiply_plain<S: Simd>(&mut self, simd: S, matrix: PlainMatrix<'_>) {
         if self.x.rows() > FEW_ROWS {
-            return self.many(simd, &PlainRuns { matrix: plain, elements });
+            return self.many(simd, &matrix);
         }
         self.clear();
+        match matrix.elements {
+            PlainElements::F32(elements) => self.some_plain::<S, f32>(simd, matrix, elements),
+            PlainElements::F16(elements) => self.some_plain::<S, f16>(simd, matrix, elements),
+            PlainElements::Bf16(elements) => self.some_plain::<S, bf16>(simd, matrix, elements),
+        }
+    }
+
+    #[inline(always)]
+    fn some_plain<S: Simd, W: Weight>(&mut self, simd: S, matrix: PlainMatrix<'_>, elements: &[W]) {
         match self.x.rows() {
-            1 => self.few_plain::<S, W, 1>(simd, plain, elements),
-            2 => self.few_plain::<S, W, 2>(simd, plain, elements),
-            3 => self.few_plain::<S, W, 3>(simd, plain, elements),
-            FEW_ROWS => self.few_plain::<S, W, FEW_ROWS>(simd, plain, elements),
+            1 => self.few_plain::<S, W, 1>(simd, matrix, elements),
+            2 => self.few_plain::<S, W, 2>(simd, matrix, elements),
+            3 => self.few_plain::<S, W, 3>(simd, matrix, elements),
+            FEW_ROWS => self.few_plain::<S, W, FEW_ROWS>(simd, matrix, elements),
             _ => {}
         }
     }

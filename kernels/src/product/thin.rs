@@ -6,13 +6,12 @@
 use super::{
     Epilogue, PANEL_OUTPUTS,
     panels::{RUN, Weight},
-    plain_matrix::FillPanel,
     task::Operand,
     tile,
 };
 use crate::{
     matrix::{Matrix, MatrixMut},
-    product::{PanelElements, PlainElements},
+    product::PanelElements,
     simd::{Instructions, LANES, Routine, Simd},
     threads,
 };
@@ -65,17 +64,7 @@ impl Routine for Fill<'_> {
             Operand::Panels(PanelElements::F32(elements)) => widen(simd, elements, panel),
             Operand::Panels(PanelElements::F16(elements)) => widen(simd, elements, panel),
             Operand::Panels(PanelElements::Bf16(elements)) => widen(simd, elements, panel),
-            Operand::Plain(matrix) => match matrix.elements {
-                PlainElements::F32(elements) => {
-                    simd.run(FillPanel { matrix, elements, first: 0, inputs: 0..panel.len(), wide: panel });
-                }
-                PlainElements::F16(elements) => {
-                    simd.run(FillPanel { matrix, elements, first: 0, inputs: 0..panel.len(), wide: panel });
-                }
-                PlainElements::Bf16(elements) => {
-                    simd.run(FillPanel { matrix, elements, first: 0, inputs: 0..panel.len(), wide: panel });
-                }
-            },
+            Operand::Plain(matrix) => matrix.fill_panel(simd, 0, 0..panel.len(), panel),
             Operand::Coded(weight) => weight.decode(simd, 0, 0, panel),
         }
     }

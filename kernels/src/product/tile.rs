@@ -474,24 +474,6 @@ pub(crate) fn widen_panel<S: Simd, W: Weight>(simd: S, groups: &[W::Group], wide
     }
 }
 
-/// The first `length` inputs of a panel as f32: where they lie, or else in `wide`, which has room for them.
-#[inline(always)]
-pub(crate) fn panel_in_f32<'a, S: Simd, W: Weight>(
-    simd: S,
-    groups: &'a [W::Group],
-    length: usize,
-    wide: &'a mut [f32],
-) -> &'a [[f32; LANES]] {
-    match W::as_f32(groups) {
-        Some(groups) => &groups[..length],
-        None => {
-            let wide = &mut wide.as_chunks_mut().0[..length];
-            widen_panel::<S, W>(simd, groups, wide);
-            wide
-        }
-    }
-}
-
 /// The first 16 values, or as many as there are.
 #[inline(always)]
 pub(crate) fn at_most_a_vector(values: &mut [f32]) -> &mut [f32] {

@@ -2,8 +2,6 @@
 
 use std::{cmp::Reverse, ops::Range};
 
-use half::{bf16, f16};
-
 use super::{
     BlockedPlan, CHANNEL_BLOCK, InputOrder,
     panel_tiles::{Finish, PanelTiles, Start, TILE_ROWS},
@@ -15,7 +13,7 @@ use super::{
 use crate::{
     convolution::{ConvolutionEpilogue, ConvolutionShape, winograd::are_small},
     places::{KeptPlaces, places},
-    product::{PANEL_OUTPUTS, PanelElements, PanelPiece, Weight, tile::panel_in_f32},
+    product::{PANEL_OUTPUTS, PanelElements, PanelPiece, Panels},
     scratch::scratch,
     simd::{Instructions, LANES, Layout, LinePlaces, Lines, Routine, Simd, Within},
     team, threads, window,
@@ -261,11 +259,7 @@ impl Routine for &mut TaskOutputs<'_, '_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let TaskOutputs { task, out } = self;
-        match task.elements {
-            PanelElements::F32(elements) => task.multiply::<S, f32>(simd, elements, out),
-            PanelElements::F16(elements) => task.multiply::<S, f16>(simd, elements, out),
-            PanelElements::Bf16(elements) => task.multiply::<S, bf16>(simd, elements, out),
-        }
+        task.multiply(simd, out);
     }
 }
 
@@ -277,7 +271,7 @@ impl<'a> Task<'a> {
     }
 
     #[inline(always)]
-    fn multiply<S: Simd, W: Weight>(&self, simd: S, elements: &[W], out: &mut [&mut [f32]]) {
+    fn multiply<S: Simd>(&self, simd: S, out: &mut [&mut [f32]]) {
         let Common { plan, x, .. } = *self.common;
         let (shape, axes, order) = (plan.shape(), plan.axes(), plan.order());
         let ConvolutionShape { groups, group_inputs, .. } = *shape;
@@ -296,6 +290,7 @@ impl<'a> Task<'a> {
                 planes.values()
             }
         };
+        let weights = Panels::new(self.elements, self.inputs.len());
         let (mut panel, mut rest) = (0, out);
         while !rest.is_empty() {
             let left = rest.len().div_ceil(PANEL_OUTPUTS / CHANNEL_BLOCK);
@@ -312,7 +307,7 @@ impl<'a> Task<'a> {
                 InputOrder::Planes => usize::MAX,
             };
             let segments = segments(&self.inputs, values.block(), most);
-            let group = Group { task: self, elements, first: panel, values, segments: &segments };
+            let group = Group { task: self, weights, first: panel, values, segments: &segments };
             match count {
                 4 if const { panels_together::<S>() == 4 } => group.multiply::<S, 4>(simd, own),
                 2 if const { panels_together::<S>() == 4 } => group.multiply::<S, 2>(simd, own),
@@ -373,23 +368,23 @@ impl<'a> Task<'a> {
 }
 
 /// Panels of a task that are multiplied together.
-struct Group<'a, W> {
+struct Group<'a> {
     task: &'a Task<'a>,
     /// Of all panels of the task.
-    elements: &'a [W],
+    weights: Panels<'a>,
     /// The first of them in the task.
     first: usize,
     values: Values<'a>,
     segments: &'a [Inputs],
 }
 
-impl<W: Weight> Group<'_, W> {
+impl Group<'_> {
     /// `PANELS` panels with the outputs of their blocks.
     #[inline(always)]
     fn multiply<S: Simd, const PANELS: usize>(&self, simd: S, out: &mut [&mut [f32]]) {
         let Self { task, values, segments, .. } = *self;
         let (windows, length) = (task.windows.len(), task.inputs.len());
-        let is_plain = W::as_f32(W::groups(&[])).is_some();
+        let is_plain = self.weights.are_f32();
         let mut wide = scratch(if is_plain { 0 } else { PANELS * length * LANES });
         let mut waiting = scratch(if segments.len() > 1 { PANELS * windows * LANES } else { 0 });
         let mut wide = wide.chunks_mut((length * LANES).max(1));
@@ -443,13 +438,10 @@ impl<W: Weight> Group<'_, W> {
     /// A panel of the task as f32, where they lie or in `wide`; empty behind the last one.
     #[inline(always)]
     fn panel<'w, S: Simd>(&'w self, simd: S, panel: usize, wide: &'w mut [f32]) -> &'w [[f32; LANES]] {
-        let length = self.task.inputs.len();
-        let stored = length.next_multiple_of(W::GROUP) * PANEL_OUTPUTS;
-        let elements = self.elements.get(panel * stored..).unwrap_or_default();
-        if elements.len() < stored {
+        if panel >= self.weights.count() {
             return &[];
         }
-        panel_in_f32::<S, W>(simd, W::groups(elements), length, wide)
+        self.weights.in_f32(simd, panel, 0..self.task.inputs.len(), wide)
     }
 }
 

@@ -1,8 +1,6 @@
 //! Convolutions of 3 × 3 taps with fewer multiplications over blocks of channels (see [`crate::convolution::winograd`], which has the
 //! transforms and what they cost in precision): two tiles side by side, or 16 output channels of one, are a vector.
 
-use half::{bf16, f16};
-
 use super::{
     CHANNEL_BLOCK,
     panel_tiles::{Finish, PanelTiles, Start},
@@ -14,10 +12,10 @@ use crate::{
         ConvolutionEpilogue, ConvolutionShape,
         winograd::{
             Block, INPUT_COST, INPUTS, MOST_CHANNELS, MOST_INPUTS, OUTPUT_COST, OUTPUTS, POINTS, Plan, Transformed,
-            WEIGHT_COST, ask_next, input_points, is_plain, outputs, store_points, transform_weights,
+            WEIGHT_COST, ask_for, input_points, is_plain, outputs, store_points, transform_weights,
         },
     },
-    product::{PANEL_OUTPUTS, PanelElements, PanelPiece, Weight},
+    product::{PANEL_OUTPUTS, PanelPiece, Panels},
     scratch::scratch,
     simd::{Instructions, LANES, Layout, LinePlaces, Lines, PanelLines, Routine, Simd, Within},
     threads,
@@ -103,17 +101,6 @@ impl Routine for Channels<'_, '_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        match self.0.elements {
-            PanelElements::F32(elements) => self.multiply::<S, f32>(simd, elements),
-            PanelElements::F16(elements) => self.multiply::<S, f16>(simd, elements),
-            PanelElements::Bf16(elements) => self.multiply::<S, bf16>(simd, elements),
-        }
-    }
-}
-
-impl Channels<'_, '_> {
-    #[inline(always)]
-    fn multiply<S: Simd, W: Weight>(self, simd: S, elements: &[W]) {
         let (tiles, inputs) = (self.0.tiles(), self.0.plan.shape.group_inputs);
         let blocks = inputs / CHANNEL_BLOCK;
         // Tiles come in pairs. Points a line further apart than channels reach: they do not fall on the same cache sets.
@@ -129,6 +116,7 @@ impl Channels<'_, '_> {
             .map(|first| Inputs::Blocks(first..blocks.min(first + RUN / CHANNEL_BLOCK)))
             .collect();
         let mut out = std::mem::take(&mut self.0.out);
+        let weights = Panels::new(self.0.elements, self.0.plan.shape.depth());
         let are_two = const { panels_together::<S>() > 1 } && inputs <= MOST_CHANNELS_OF_TWO;
         let points = Points { data: self.1.data(), pitch, point_inputs, places: &places, runs: &runs };
         let mut panel = 0;
@@ -136,41 +124,41 @@ impl Channels<'_, '_> {
             // The constant first: other instruction sets have no code for two.
             let is_two = out.len() > PANEL_OUTPUTS / CHANNEL_BLOCK;
             panel += if const { panels_together::<S>() > 1 } && are_two && is_two {
-                self.panels::<S, W, 2>(simd, elements, points, panel, out)
+                self.panels::<S, 2>(simd, weights, points, panel, out)
             } else {
-                self.panels::<S, W, 1>(simd, elements, points, panel, out)
+                self.panels::<S, 1>(simd, weights, points, panel, out)
             };
         }
         self.0.out = out;
     }
+}
 
+impl Channels<'_, '_> {
     /// `PANELS` panels from `first` on with the outputs of their blocks; gives how many.
     #[inline(always)]
-    fn panels<S: Simd, W: Weight, const PANELS: usize>(
+    fn panels<S: Simd, const PANELS: usize>(
         &self,
         simd: S,
-        elements: &[W],
+        panels: Panels<'_>,
         points: Points<'_>,
         first: usize,
         out: &mut [&mut [f32]],
     ) -> usize {
         let Points { data, pitch, point_inputs, places, runs } = points;
         let (tiles, inputs) = (self.0.tiles(), self.0.plan.shape.group_inputs);
-        let panel_length = elements.len() / self.0.panels;
         let point_sums = (PANELS * tiles + 1) * LANES;
         let mut sums = scratch(POINTS * point_sums);
         let own = POINTS * (inputs + 1) * LANES;
         let mut weights = scratch(PANELS * own);
         for (panel, weights) in weights.chunks_mut(own).enumerate() {
-            let elements = &elements[(first + panel) * panel_length..][..panel_length];
-            transform_weights::<S, W>(simd, elements, inputs, weights);
+            transform_weights(simd, panels, first + panel, weights);
         }
         let weights = weights.as_chunks::<LANES>().0;
         let layout = Layout { blocks: inputs / CHANNEL_BLOCK, block_distance: pitch, length: CHANNEL_BLOCK };
         for (point, (data, sums)) in data.chunks_exact(point_inputs).zip(sums.chunks_exact_mut(point_sums)).enumerate()
         {
             for panel in 0..PANELS {
-                ask_next(simd, elements, first + PANELS - 1 + panel, panel_length, point);
+                ask_for(simd, panels, first + PANELS + panel, point);
             }
             let lines = Lines::new(data, places, layout);
             for (run, inputs_of_run) in runs.iter().enumerate() {

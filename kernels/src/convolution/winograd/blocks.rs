@@ -35,7 +35,6 @@ pub(in crate::convolution) struct Block<'a> {
     pub first_panel: usize,
     /// The weights of the panels.
     pub elements: PanelElements<'a>,
-    pub panels: usize,
     /// The outputs of each channel, or of each block of channels: rows of outputs side by side.
     pub out: Vec<&'a mut [f32]>,
 }
@@ -84,7 +83,6 @@ impl<'a> Plan<'a> {
                     tile_rows: block * rows_each..tile_rows.min((block + 1) * rows_each),
                     first_panel,
                     elements: piece.elements_of(own.clone()),
-                    panels: own.len(),
                     out: Vec::with_capacity(own.len() * PANEL_OUTPUTS / unit),
                 });
             }

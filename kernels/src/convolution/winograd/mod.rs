@@ -18,7 +18,7 @@ pub(super) use self::blocks::{Block, Plan, Transformed};
 use super::{ConvolutionEpilogue, ConvolutionShape};
 use crate::{
     ahead::CacheLine,
-    product::{Weight, tile},
+    product::Panels,
     scratch::scratch,
     simd::{Instructions, LANES, Routine, Simd},
     team, threads,
@@ -31,6 +31,9 @@ pub(super) const OUTPUTS: usize = 4;
 
 /// Inputs of a tile along an axis, and points that they are transformed to.
 pub(super) const INPUTS: usize = 6;
+
+/// Taps of a window.
+const TAPS: usize = 9;
 
 /// Points of a tile.
 pub(super) const POINTS: usize = INPUTS * INPUTS;
@@ -93,25 +96,28 @@ impl Routine for AreSmall<'_> {
     }
 }
 
-/// Asks for the share of a point in the weights of the panel behind one: transforming waits for memory otherwise, which is idle while
+/// Asks for the share of a point in the bytes of panel `panel`, if there is such: transforming waits for memory otherwise, which is idle while
 /// points are multiplied.
 #[inline(always)]
-pub(super) fn ask_next<S: Simd, W: Weight>(simd: S, elements: &[W], panel: usize, panel_length: usize, point: usize) {
-    let share = panel_length.div_ceil(POINTS);
-    let begin = (panel + 1) * panel_length + point * share;
-    for element in (begin..elements.len().min(begin + share)).step_by(size_of::<CacheLine>() / size_of::<W>()) {
-        simd.prefetch_far(elements, element);
+pub(super) fn ask_for<S: Simd>(simd: S, panels: Panels<'_>, panel: usize, point: usize) {
+    if panel < panels.count() {
+        let bytes = panels.bytes(panel, 0..panels.inputs());
+        let share = bytes.len().div_ceil(POINTS);
+        for byte in (point * share..bytes.len().min((point + 1) * share)).step_by(size_of::<CacheLine>()) {
+            simd.prefetch_far(bytes, byte);
+        }
     }
 }
 
-/// The weights of a panel, `[channels, 9 taps, 16]`, to `[36, channels + 1, 16]`: points a line further apart than channels reach.
+/// The weights of one of some panels, `[channels, 9 taps, 16]`, to `[36, channels + 1, 16]`: points a line further apart than channels reach.
 #[inline(always)]
-pub(super) fn transform_weights<S: Simd, W: Weight>(simd: S, elements: &[W], inputs: usize, transformed: &mut [f32]) {
-    let groups = W::groups(elements);
-    let mut wide = scratch(if W::as_f32(groups).is_some() { 0 } else { 9 * inputs * LANES });
-    let taps = tile::panel_in_f32::<S, W>(simd, groups, 9 * inputs, &mut wide);
+pub(super) fn transform_weights<S: Simd>(simd: S, panels: Panels<'_>, panel: usize, transformed: &mut [f32]) {
+    let depth = panels.inputs();
+    let inputs = depth / TAPS;
+    let mut wide = scratch(if panels.are_f32() { 0 } else { depth * LANES });
+    let taps = panels.in_f32(simd, panel, 0..depth, &mut wide);
     let (transformed, _) = transformed.as_chunks_mut::<LANES>();
-    for (channel, taps) in taps.chunks_exact(9).enumerate() {
+    for (channel, taps) in taps.chunks_exact(TAPS).enumerate() {
         let mut half = [[simd.splat(0.0); INPUTS]; 3];
         for row in 0..3 {
             let [first, second, third] = [&taps[3 * row], &taps[3 * row + 1], &taps[3 * row + 2]];

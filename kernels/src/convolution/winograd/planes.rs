@@ -1,11 +1,9 @@
 //! Convolutions with fewer multiplications over channels one after another: tiles side by side are vectors, multiplied as in a
 //! product (`tiles`).
 
-use half::{bf16, f16};
-
 use super::{
     Block, INPUT_COST, INPUTS, MOST_CHANNELS, MOST_INPUTS, OUTPUT_COST, OUTPUTS, POINTS, Plan, Transformed,
-    WEIGHT_COST, ask_next, input_points, is_plain, outputs, store_points, transform_weights,
+    WEIGHT_COST, ask_for, input_points, is_plain, outputs, store_points, transform_weights,
 };
 use crate::{
     convolution::{
@@ -14,7 +12,7 @@ use crate::{
         gather::copy_row,
         tiles::{Data, Operands, columns},
     },
-    product::{PANEL_OUTPUTS, PanelElements, PanelPiece, Weight},
+    product::{PANEL_OUTPUTS, PanelPiece, Panels},
     scratch::scratch,
     simd::{Instructions, LANES, Places, Routine, Simd},
     threads,
@@ -77,17 +75,6 @@ impl Routine for Planes<'_, '_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        match self.0.elements {
-            PanelElements::F32(elements) => self.multiply::<S, f32>(simd, elements),
-            PanelElements::F16(elements) => self.multiply::<S, f16>(simd, elements),
-            PanelElements::Bf16(elements) => self.multiply::<S, bf16>(simd, elements),
-        }
-    }
-}
-
-impl Planes<'_, '_> {
-    #[inline(always)]
-    fn multiply<S: Simd, W: Weight>(self, simd: S, elements: &[W]) {
         let (tiles, inputs) = (self.0.tiles(), self.0.plan.shape.group_inputs);
         // Vectors of the last row of tiles may reach behind it.
         let pitch = tiles.next_multiple_of(LANES) + LANES;
@@ -102,11 +89,11 @@ impl Planes<'_, '_> {
         let data = self.1.data();
         let offsets: Vec<usize> = (0..inputs).map(|channel| channel * pitch).collect();
         let mut out = std::mem::take(&mut self.0.out);
-        let panel_length = elements.len() / self.0.panels;
+        let panels = Panels::new(self.0.elements, self.0.plan.shape.depth());
         for (panel, out) in out.chunks_mut(PANEL_OUTPUTS).enumerate() {
-            transform_weights::<S, W>(simd, &elements[panel * panel_length..][..panel_length], inputs, &mut weights);
+            transform_weights(simd, panels, panel, &mut weights);
             for (point, weights) in weights.as_chunks::<LANES>().0.chunks_exact(inputs + 1).enumerate() {
-                ask_next(simd, elements, panel, panel_length, point);
+                ask_for(simd, panels, panel + 1, point);
                 let data = Data { values: &data[point * point_inputs..][..point_inputs], distance: LANES };
                 let operands =
                     Operands { panel: &weights[..inputs], data, offsets: Places::new(&offsets), fresh: true };
@@ -125,7 +112,9 @@ impl Planes<'_, '_> {
         }
         self.0.out = out;
     }
+}
 
+impl Planes<'_, '_> {
     /// The tiles of all channels at all points: `[36, channels, pitch]`.
     #[inline(always)]
     fn transform_inputs<S: Simd>(simd: S, block: &Block<'_>, data: &mut [f32], (pitch, point_inputs): (usize, usize)) {
