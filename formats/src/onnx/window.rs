@@ -44,8 +44,11 @@ impl<'a> Window<'a> {
     }
 
     /// Goes to any offset up to the end of the source, without reading.
+    ///
+    /// # Panics
+    /// If it lies behind the end.
     pub fn seek(&mut self, offset: u64) {
-        debug_assert!(offset <= self.source_bytes, "positions are checked by the caller");
+        assert!(offset <= self.source_bytes, "offset {offset} in a source of {} bytes", self.source_bytes);
         match offset.checked_sub(self.start) {
             Some(distance) if distance <= self.bytes.len() as u64 => self.at = low_usize(distance),
             _ => {

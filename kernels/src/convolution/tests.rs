@@ -470,23 +470,59 @@ fn values_that_are_not_finite_stay_in_their_windows() {
     }
 }
 
+/// Windows so far apart on an axis so short that their positions are gathered; as many inputs as no group of bf16 has.
+fn gathered() -> ConvolutionShape {
+    let axis = WindowAxis { input: 9, output: 3, kernel: 7, stride: 1, dilation: 1, pad_begin: 0, pad_end: 0 };
+    ConvolutionShape { batch: 2, groups: 2, group_inputs: 5, group_outputs: 17, axes: vec![axis; 2] }
+}
+
 #[test]
 fn half_weights_are_widened() {
-    let shape = deep(17);
-    let (x, weight) = (numbers(1, shape.inputs()), numbers(2, 34 * shape.depth()));
-    let halves: Vec<f32> = weight.iter().map(|&value| f16::from_f32(value).to_f32()).collect();
-    let brains: Vec<f32> = weight.iter().map(|&value| bf16::from_f32(value).to_f32()).collect();
-    let (half_panels, brain_panels) = (pack_group::<f16>(&shape, &weight), pack_group::<bf16>(&shape, &weight));
-    for instructions in Instructions::available() {
-        for (rounded, elements) in
-            [(&halves, PanelElements::F16(&half_panels)), (&brains, PanelElements::Bf16(&brain_panels))]
-        {
-            let pieces = [PanelPiece { panels: 0..4, inputs: 0..shape.depth(), elements }];
-            let weight = ConvolutionWeight::Panels(&pieces);
-            let out = run(instructions, &shape, &x, weight, ConvolutionEpilogue::default());
-            let expected =
-                run(instructions, &shape, &x, ConvolutionWeight::Plain(rounded), ConvolutionEpilogue::default());
-            assert_eq!(out, expected, "{}", instructions.name());
+    let tiles = nine_taps(1, 47, 33, [(14, 1), (14, 1)]);
+    assert!(winograd::planes::fits(&tiles) && tiles.depth() % 2 == 1);
+    let gathered = gathered();
+    assert!(super::direct::Grid::new(&gathered.axes).is_none() && gathered.depth() % 2 == 1);
+    for shape in [deep(17), tiles, gathered] {
+        let (x, weight) = (numbers(1, shape.inputs()), numbers(2, shape.groups * shape.group_outputs * shape.depth()));
+        let halves: Vec<f32> = weight.iter().map(|&value| f16::from_f32(value).to_f32()).collect();
+        let brains: Vec<f32> = weight.iter().map(|&value| bf16::from_f32(value).to_f32()).collect();
+        let (half_panels, brain_panels) = (pack_group::<f16>(&shape, &weight), pack_group::<bf16>(&shape, &weight));
+        let panels = 0..shape.groups * shape.group_outputs.div_ceil(PANEL_OUTPUTS);
+        for instructions in Instructions::available() {
+            for (rounded, elements) in
+                [(&halves, PanelElements::F16(&half_panels)), (&brains, PanelElements::Bf16(&brain_panels))]
+            {
+                let pieces = [PanelPiece { panels: panels.clone(), inputs: 0..shape.depth(), elements }];
+                let weight = ConvolutionWeight::Panels(&pieces);
+                let out = run(instructions, &shape, &x, weight, ConvolutionEpilogue::default());
+                let expected =
+                    run(instructions, &shape, &x, ConvolutionWeight::Plain(rounded), ConvolutionEpilogue::default());
+                assert_eq!(out, expected, "{shape:?} {elements:?} {}", instructions.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn half_weights_of_transposed_convolutions_are_widened() {
+    let axis = WindowAxis { input: 13, output: 7, kernel: 3, stride: 2, dilation: 1, pad_begin: 1, pad_end: 1 };
+    let shape = TransposedShape { batch: 1, groups: 1, group_inputs: 141, group_outputs: 5, axes: vec![axis; 2] };
+    let (x, outputs) = (numbers(1, shape.inputs()), 5 * 9);
+    let weight = numbers(2, 141 * outputs);
+    let halves: Vec<f16> = pack_panels(141, outputs, |input, output| weight[input * outputs + output]);
+    let brains: Vec<bf16> = pack_panels(141, outputs, |input, output| weight[input * outputs + output]);
+    let rounded = |round: fn(f32) -> f32| shape.pack(&weight.iter().map(|&value| round(value)).collect::<Vec<f32>>());
+    for (elements, rounded) in [
+        (PanelElements::F16(&halves), rounded(|value| f16::from_f32(value).to_f32())),
+        (PanelElements::Bf16(&brains), rounded(|value| bf16::from_f32(value).to_f32())),
+    ] {
+        for instructions in Instructions::available() {
+            let run = |weight| {
+                let mut out = vec![f32::NAN; shape.outputs()];
+                transposed(instructions, &shape, &x, weight, &mut out, ConvolutionEpilogue::default());
+                out
+            };
+            assert_eq!(run(elements), run(PanelElements::F32(&rounded)), "{}", instructions.name());
         }
     }
 }

@@ -8,7 +8,6 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
-use super::tile;
 use crate::simd::{LANES, Routine, Simd};
 
 /// Inputs that are summed in one chain, beginning at 0. Two chains at a time cover the latency of an addition in a
@@ -81,7 +80,7 @@ impl<'a> PanelPiece<'a> {
     /// Elements of one panel of this piece.
     #[must_use]
     pub fn panel_length(&self) -> usize {
-        self.inputs.len().next_multiple_of(self.elements.group()) * PANEL_OUTPUTS
+        panel_length(self.inputs.len(), self.elements.group())
     }
 
     /// The elements of some of its panels.
@@ -114,7 +113,7 @@ impl<'a> PanelPiece<'a> {
     }
 }
 
-/// Panels of so many inputs each. What multiplies them reads f32, so that there is code of it for one type of elements.
+/// Panels of so many inputs each, which are read as f32: what multiplies them is compiled for one type of elements.
 #[derive(Clone, Copy)]
 pub(crate) struct Panels<'a> {
     elements: PanelElements<'a>,
@@ -131,13 +130,9 @@ impl<'a> Panels<'a> {
         self.inputs
     }
 
-    /// Elements of one of them.
-    fn length(&self) -> usize {
-        self.inputs.next_multiple_of(self.elements.group()) * PANEL_OUTPUTS
-    }
-
+    /// How many there are; 0 of panels without inputs.
     pub(crate) fn count(&self) -> usize {
-        self.elements.len().checked_div(self.length()).unwrap_or(0)
+        self.elements.len().checked_div(panel_length(self.inputs, self.elements.group())).unwrap_or(0)
     }
 
     /// Whether they are read where they lie.
@@ -147,18 +142,17 @@ impl<'a> Panels<'a> {
 
     /// The bytes of inputs of a panel, in whole groups.
     pub(crate) fn bytes(&self, panel: usize, inputs: Range<usize>) -> &'a [u8] {
-        let group = self.elements.group();
-        let first = panel * self.length();
-        let place = |input: usize| first + input * PANEL_OUTPUTS;
-        let elements = place(inputs.start / group * group)..place(inputs.end.next_multiple_of(group));
         match self.elements {
-            PanelElements::F32(all) => bytemuck::cast_slice(&all[elements]),
-            PanelElements::F16(all) => bytemuck::cast_slice(&all[elements]),
-            PanelElements::Bf16(all) => bytemuck::cast_slice(&all[elements]),
+            PanelElements::F32(elements) => bytemuck::cast_slice(groups_of(elements, self.inputs, panel, inputs)),
+            PanelElements::F16(elements) => bytemuck::cast_slice(groups_of(elements, self.inputs, panel, inputs)),
+            PanelElements::Bf16(elements) => bytemuck::cast_slice(groups_of(elements, self.inputs, panel, inputs)),
         }
     }
 
-    /// Inputs of a panel, of which the first is a multiple of `g`, as f32: where they lie, or else in `wide`, which has room for them.
+    /// Inputs of a panel as f32: where they lie, or else in `wide`, which has room for them.
+    ///
+    /// # Panics
+    /// If the first is no multiple of `g`, or the panel does not have them.
     #[inline(always)]
     pub(crate) fn in_f32<'w, S: Simd>(
         &self,
@@ -170,24 +164,37 @@ impl<'a> Panels<'a> {
     where
         'a: 'w,
     {
-        let Range { start: first, end } = inputs;
-        let wide = wide.as_chunks_mut().0;
+        if let PanelElements::F32(elements) = self.elements {
+            return groups_of(elements, self.inputs, panel, inputs);
+        }
+        let wide = &mut wide.as_chunks_mut().0[..inputs.len()];
+        self.fill(simd, panel, inputs, wide);
+        wide
+    }
+
+    /// Writes inputs of a panel as f32 to `wide`, which is as long.
+    ///
+    /// # Panics
+    /// As [`Panels::in_f32`].
+    #[inline(always)]
+    pub(crate) fn fill<S: Simd>(&self, simd: S, panel: usize, inputs: Range<usize>, wide: &mut [[f32; LANES]]) {
+        let group = self.elements.group();
+        assert!(inputs.start.is_multiple_of(group), "inputs {inputs:?} begin within a group of {group}");
         match self.elements {
-            PanelElements::F32(elements) => return &groups(elements, self.inputs, panel)[first..end],
+            PanelElements::F32(elements) => {
+                wide.copy_from_slice(groups_of(elements, self.inputs, panel, inputs));
+            }
             PanelElements::F16(elements) => {
-                let groups = &groups(elements, self.inputs, panel)[first..];
-                simd.run(Widen::<f16> { groups, wide: &mut wide[..end - first] });
+                simd.run(Widen::<f16> { groups: groups_of(elements, self.inputs, panel, inputs), wide });
             }
             PanelElements::Bf16(elements) => {
-                let groups = &groups(elements, self.inputs, panel)[first / bf16::GROUP..];
-                simd.run(Widen::<bf16> { groups, wide: &mut wide[..end - first] });
+                simd.run(Widen::<bf16> { groups: groups_of(elements, self.inputs, panel, inputs), wide });
             }
         }
-        &wide[..end - first]
     }
 }
 
-/// The first inputs of a panel as f32.
+/// Groups as f32.
 struct Widen<'a, W: Weight> {
     groups: &'a [W::Group],
     wide: &'a mut [[f32; LANES]],
@@ -198,7 +205,11 @@ impl<W: Weight> Routine for Widen<'_, W> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        tile::widen_panel::<S, W>(simd, self.groups, self.wide);
+        for (group, wide) in self.groups.iter().zip(self.wide.chunks_mut(W::GROUP)) {
+            for (step, wide) in wide.iter_mut().enumerate() {
+                simd.store(W::load(simd, group, step), wide);
+            }
+        }
     }
 }
 
@@ -226,8 +237,19 @@ pub(crate) trait Weight: Copy + Send + Sync + Default + 'static {
 /// The elements of one of some panels, of so many inputs each, in groups.
 #[inline(always)]
 pub(super) fn groups<W: Weight>(elements: &[W], inputs: usize, panel: usize) -> &[W::Group] {
-    let length = inputs.next_multiple_of(W::GROUP) * PANEL_OUTPUTS;
+    let length = panel_length(inputs, W::GROUP);
     W::groups(&elements[panel * length..][..length])
+}
+
+/// The groups that some inputs of a panel lie in.
+#[inline(always)]
+fn groups_of<W: Weight>(elements: &[W], inputs: usize, panel: usize, part: Range<usize>) -> &[W::Group] {
+    &groups(elements, inputs, panel)[part.start / W::GROUP..part.end.div_ceil(W::GROUP)]
+}
+
+/// Elements of a panel of so many inputs, of which `group` lie side by side.
+fn panel_length(inputs: usize, group: usize) -> usize {
+    inputs.next_multiple_of(group) * PANEL_OUTPUTS
 }
 
 impl Weight for f32 {
@@ -329,4 +351,56 @@ pub fn pack_panels<T: Weight>(inputs: usize, outputs: usize, element: impl Fn(us
         }
     }
     packed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simd::{Instructions, Portable};
+
+    /// Two panels of 5 inputs, whose weights tell input and output.
+    fn weight(input: usize, output: usize) -> f32 {
+        (32 * input + output) as f32
+    }
+
+    struct InF32<'a>(Panels<'a>, usize, Range<usize>);
+
+    impl Routine for InF32<'_> {
+        type Output = Vec<[f32; LANES]>;
+
+        fn run<S: Simd>(self, simd: S) -> Self::Output {
+            let mut wide = vec![f32::NAN; if self.0.are_f32() { 0 } else { self.2.len() * LANES }];
+            self.0.in_f32(simd, self.1, self.2, &mut wide).to_vec()
+        }
+    }
+
+    #[test]
+    fn inputs_of_panels_are_the_same_of_each_type() {
+        let (floats, halves, brains) =
+            (pack_panels(5, 32, weight), pack_panels(5, 32, weight), pack_panels(5, 32, weight));
+        for (elements, bytes_of_an_input) in
+            [(PanelElements::F32(&floats), 64), (PanelElements::F16(&halves), 32), (PanelElements::Bf16(&brains), 32)]
+        {
+            let panels = Panels::new(elements, 5);
+            assert_eq!(panels.count(), 2);
+            assert_eq!(panels.bytes(1, 2..4).len(), 2 * bytes_of_an_input);
+            let last = 5_usize.next_multiple_of(elements.group()) - 4;
+            assert_eq!(panels.bytes(1, 4..5).len(), last * bytes_of_an_input, "whole groups");
+            for instructions in Instructions::available() {
+                for inputs in [0..5, 2..5, 2..3, 4..4] {
+                    let expected: Vec<[f32; LANES]> =
+                        inputs.clone().map(|input| std::array::from_fn(|lane| weight(input, 16 + lane))).collect();
+                    let found = instructions.run(InF32(panels, 1, inputs.clone()));
+                    assert_eq!(found, expected, "{elements:?} {inputs:?} {}", instructions.name());
+                }
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "inputs 1..3 begin within a group of 2")]
+    fn inputs_within_a_group_are_refused() {
+        let brains: Vec<bf16> = pack_panels(5, 32, weight);
+        Instructions::Portable(Portable).run(InF32(Panels::new(PanelElements::Bf16(&brains), 5), 0, 1..3));
+    }
 }

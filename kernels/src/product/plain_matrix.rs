@@ -260,7 +260,19 @@ fn add_across<S: Simd, W: Weight, const ROWS: usize>(
         let mut sums = [simd.splat(0.0); ROWS];
         for begin in (run..end).step_by(LANES) {
             let count = LANES.min(end - begin);
-            let columns = transposed::<S, W>(simd, matrix, elements, first, begin..begin + count);
+            let inputs = begin..begin + count;
+            let columns = match transposed::<S, W>(simd, matrix, elements, first, &inputs) {
+                Some(columns) => columns,
+                None => {
+                    let mut part = [[0.0; LANES]; LANES];
+                    simd.run(TransposedPart { matrix, elements, first, inputs, columns: &mut part });
+                    let mut columns = [simd.splat(0.0); LANES];
+                    for input in 0..LANES {
+                        columns[input] = simd.load(&part[input]);
+                    }
+                    columns
+                }
+            };
             for (input, &column) in columns.iter().enumerate().take(count) {
                 for row in 0..ROWS {
                     sums[row] = simd.fused(simd.splat(rows[row][begin + input]), column, sums[row]);
@@ -273,33 +285,28 @@ fn add_across<S: Simd, W: Weight, const ROWS: usize>(
     }
 }
 
-/// At most 16 inputs, each with 16 outputs from `first` on, of a matrix `[n, k]`; outputs that it does not have are 0.
+/// 16 inputs, each with 16 outputs from `first` on, of a matrix `[n, k]`; `None` where it does not have as many.
 #[inline(always)]
 fn transposed<S: Simd, W: Weight>(
     simd: S,
     matrix: PlainMatrix<'_>,
     elements: &[W],
     first: usize,
-    inputs: Range<usize>,
-) -> [S::Vector; LANES] {
+    inputs: &Range<usize>,
+) -> Option<[S::Vector; LANES]> {
+    if matrix.outputs - first < LANES || inputs.len() < LANES {
+        return None;
+    }
     let mut rows = [simd.splat(0.0); LANES];
-    if matrix.outputs - first >= LANES && inputs.len() == LANES {
-        for output in 0..LANES {
-            let values = &elements[(first + output) * matrix.stride + inputs.start..][..LANES];
-            rows[output] = W::load_plain(simd, values);
-        }
-        return simd.transpose(rows);
+    for output in 0..LANES {
+        let values = &elements[(first + output) * matrix.stride + inputs.start..][..LANES];
+        rows[output] = W::load_plain(simd, values);
     }
-    let mut columns = [[0.0; LANES]; LANES];
-    simd.run(TransposedPart { matrix, elements, first, inputs, columns: &mut columns });
-    let mut vectors = [simd.splat(0.0); LANES];
-    for input in 0..LANES {
-        vectors[input] = simd.load(&columns[input]);
-    }
-    vectors
+    Some(simd.transpose(rows))
 }
 
-/// As [`transposed`], at the edge of the matrix: a routine of its own, since loads of parts of vectors are much code.
+/// At most 16 inputs, each with 16 outputs from `first` on; those that the matrix does not have are 0. A routine of its own, since loads
+/// of parts of vectors are much code.
 struct TransposedPart<'a, W> {
     matrix: PlainMatrix<'a>,
     elements: &'a [W],
@@ -375,17 +382,15 @@ impl<W: Weight> Routine for FillPanel<'_, W> {
             PlainLayout::InputsInner => {
                 for (block, wide) in wide.chunks_mut(LANES).enumerate() {
                     let begin = inputs.start + block * LANES;
-                    let columns = transposed::<S, W>(simd, matrix, elements, first, begin..begin + wide.len());
-                    if let Some(wide) = wide.first_chunk_mut::<LANES>() {
+                    let inputs = begin..begin + wide.len();
+                    if let Some(columns) = transposed::<S, W>(simd, matrix, elements, first, &inputs) {
                         for column in 0..LANES {
                             simd.store(columns[column], &mut wide[column]);
                         }
                         continue;
                     }
                     let mut full = [[0.0; LANES]; LANES];
-                    for column in 0..LANES {
-                        simd.store(columns[column], &mut full[column]);
-                    }
+                    simd.run(TransposedPart { matrix, elements, first, inputs, columns: &mut full });
                     wide.copy_from_slice(&full[..wide.len()]);
                 }
             }

@@ -438,7 +438,7 @@ impl<'a> Epilogue<'a> {
     /// The same for a product of `count` outputs that begin at output `first` of rows of `columns`.
     fn columns_from(self, first: usize, count: usize, columns: usize) -> Self {
         let change = self.change.map(|change| {
-            debug_assert_eq!(change.columns, columns, "outputs of a row");
+            assert_eq!(change.columns, columns, "outputs of a row");
             RowChange { start: change.start + first, ..change }
         });
         Self { bias: self.bias.map(|bias| &bias[first..][..count]), change, ..self }

@@ -112,7 +112,7 @@ trait Runs {
     ) -> &'w [[f32; LANES]];
 
     /// Memory that this run is read from, as far as it can be asked for.
-    fn lines(&self, task: &Task<'_, '_>, panel: usize, inputs: Range<usize>) -> &[CacheLine];
+    fn lines(&self, panel: usize, inputs: Range<usize>) -> &[CacheLine];
 }
 
 impl Runs for Panels<'_> {
@@ -129,7 +129,7 @@ impl Runs for Panels<'_> {
     }
 
     #[inline(always)]
-    fn lines(&self, _task: &Task<'_, '_>, panel: usize, inputs: Range<usize>) -> &[CacheLine] {
+    fn lines(&self, panel: usize, inputs: Range<usize>) -> &[CacheLine] {
         self.bytes(panel, inputs).as_chunks().0
     }
 }
@@ -151,7 +151,7 @@ impl Runs for PlainMatrix<'_> {
 
     /// Rows are far from each other, and each is a line at most.
     #[inline(always)]
-    fn lines(&self, _task: &Task<'_, '_>, _panel: usize, _inputs: Range<usize>) -> &[CacheLine] {
+    fn lines(&self, _panel: usize, _inputs: Range<usize>) -> &[CacheLine] {
         &[]
     }
 }
@@ -172,7 +172,7 @@ impl Runs for CodedPanels<'_> {
 
     /// Codes are few, and decoding takes longer than reading them.
     #[inline(always)]
-    fn lines(&self, _task: &Task<'_, '_>, _panel: usize, _inputs: Range<usize>) -> &[CacheLine] {
+    fn lines(&self, _panel: usize, _inputs: Range<usize>) -> &[CacheLine] {
         &[]
     }
 }
@@ -198,15 +198,15 @@ impl Task<'_, '_> {
         }
         self.clear();
         match elements {
-            PanelElements::F32(elements) => self.multiply::<S, f32>(simd, elements),
-            PanelElements::F16(elements) => self.multiply::<S, f16>(simd, elements),
-            PanelElements::Bf16(elements) => self.multiply::<S, bf16>(simd, elements),
+            PanelElements::F32(elements) => self.some_panels::<S, f32>(simd, elements),
+            PanelElements::F16(elements) => self.some_panels::<S, f16>(simd, elements),
+            PanelElements::Bf16(elements) => self.some_panels::<S, bf16>(simd, elements),
         }
     }
 
-    /// The product of some rows by element type of the weight.
+    /// The product of some rows with panels.
     #[inline(always)]
-    fn multiply<S: Simd, W: Weight>(&mut self, simd: S, elements: &[W]) {
+    fn some_panels<S: Simd, W: Weight>(&mut self, simd: S, elements: &[W]) {
         match self.out.len() {
             1 => self.few::<S, W, 1>(simd, elements),
             2 => self.few::<S, W, 2>(simd, elements),
@@ -236,6 +236,7 @@ impl Task<'_, '_> {
         }
     }
 
+    /// The product of few rows with a matrix that is not in panels.
     #[inline(always)]
     fn some_plain<S: Simd, W: Weight>(&mut self, simd: S, matrix: PlainMatrix<'_>, elements: &[W]) {
         match self.x.rows() {
@@ -279,12 +280,6 @@ impl Task<'_, '_> {
         simd.run(CodedFew::<ROWS> { weight, panels, x, first_input, out: &mut self.out[row..row + ROWS] });
     }
 
-    /// The elements of one panel, in groups.
-    #[inline(always)]
-    fn panel<'e, W: Weight>(&self, elements: &'e [W], panel: usize) -> &'e [W::Group] {
-        panels::groups(elements, self.part.inputs.len(), panel)
-    }
-
     /// More rows, but so few that reading the weight counts: some panels after another, each to its end.
     #[inline(always)]
     fn several<S: Simd, W: Weight>(&mut self, simd: S, elements: &[W]) {
@@ -297,7 +292,8 @@ impl Task<'_, '_> {
                 let length = RUN.min(self.part.inputs.len() - first_input);
                 let mut weights = [&[][..]; MOST_VECTORS];
                 for (panel, weights) in weights[..panels].iter_mut().enumerate() {
-                    *weights = &self.panel(elements, first_panel + panel)[first_input / W::GROUP..];
+                    let groups = panels::groups(elements, self.part.inputs.len(), first_panel + panel);
+                    *weights = &groups[first_input / W::GROUP..];
                 }
                 let first = self.part.inputs.start + first_input;
                 let x = self.x.part(self.first_row, self.out.len(), first..first + length);
@@ -374,7 +370,7 @@ impl Task<'_, '_> {
         };
         let mut lines = [&[][..]; MOST_VECTORS];
         for (index, lines) in lines.iter_mut().take(panels_together::<S>(self.part.panels - first)).enumerate() {
-            *lines = weights.lines(self, first + index, inputs.clone());
+            *lines = weights.lines(first + index, inputs.clone());
         }
         lines
     }

@@ -5,13 +5,11 @@
 
 use super::{
     Epilogue, PANEL_OUTPUTS,
-    panels::{RUN, Weight},
+    panels::{Panels, RUN},
     task::Operand,
-    tile,
 };
 use crate::{
     matrix::{Matrix, MatrixMut},
-    product::PanelElements,
     simd::{Instructions, LANES, Routine, Simd},
     threads,
 };
@@ -61,18 +59,11 @@ impl Routine for Fill<'_> {
     fn run<S: Simd>(self, simd: S) {
         let Fill { operand, panel } = self;
         match operand {
-            Operand::Panels(PanelElements::F32(elements)) => widen(simd, elements, panel),
-            Operand::Panels(PanelElements::F16(elements)) => widen(simd, elements, panel),
-            Operand::Panels(PanelElements::Bf16(elements)) => widen(simd, elements, panel),
+            Operand::Panels(elements) => Panels::new(elements, panel.len()).fill(simd, 0, 0..panel.len(), panel),
             Operand::Plain(matrix) => matrix.fill_panel(simd, 0, 0..panel.len(), panel),
             Operand::Coded(weight) => weight.decode(simd, 0, 0, panel),
         }
     }
-}
-
-#[inline(always)]
-fn widen<S: Simd, W: Weight>(simd: S, elements: &[W], panel: &mut [[f32; LANES]]) {
-    tile::widen_panel::<S, W>(simd, W::groups(elements), panel);
 }
 
 /// Some rows.

@@ -464,16 +464,6 @@ pub(super) const fn ends_with_fours<S: Simd>(rows: usize) -> bool {
     S::TILE_ROWS == 6 && rows >= 8 && rows % 6 == 2
 }
 
-/// Inputs of a panel as f32.
-#[inline(always)]
-pub(crate) fn widen_panel<S: Simd, W: Weight>(simd: S, groups: &[W::Group], wide: &mut [[f32; LANES]]) {
-    for (group, wide) in groups.iter().zip(wide.chunks_mut(W::GROUP)) {
-        for (step, wide) in wide.iter_mut().enumerate() {
-            simd.store(W::load(simd, group, step), wide);
-        }
-    }
-}
-
 /// The first 16 values, or as many as there are.
 #[inline(always)]
 pub(crate) fn at_most_a_vector(values: &mut [f32]) -> &mut [f32] {

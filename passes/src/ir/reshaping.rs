@@ -10,7 +10,7 @@ use std::collections::HashMap;
 pub struct ExtentConstants(HashMap<Vec<i64>, ConstantId>);
 
 impl ExtentConstants {
-    /// The constant of these, which the graph gets where it is not there.
+    /// The constant of these, which the graph gets when they are asked for first.
     pub fn constant(&mut self, graph: &mut Graph, extents: Vec<i64>) -> Operand {
         let add = |extents: &Vec<i64>| graph.add_constant(Constant::of(Tensor::vector_i64(extents), None));
         Operand::Constant(*self.0.entry(extents).or_insert_with_key(add))

@@ -1,24 +1,19 @@
 //! Extents that are computed although the shapes of data tell them become constants: of a reshape those that are the extents of
 //! the same axis of the data become 0, of an expansion 1.
 
-use crate::ir::{Constant, ConstantId, Graph, Operand, Step};
+use crate::ir::{ExtentConstants, Graph, Operand, Step};
 use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::dim::Dim;
 use ipuc_formats::ops::{Op, Reshape};
-use ipuc_formats::tensor::Tensor;
-use std::collections::HashMap;
 
 /// Replace computed extents of a block; gives of how many steps.
 pub(super) fn apply(graph: &mut Graph, index: BlockIndex) -> usize {
     let mut steps = std::mem::take(&mut graph.block_mut(index).steps);
-    let mut known: HashMap<Vec<i64>, ConstantId> = HashMap::new();
+    let mut extents = ExtentConstants::default();
     let mut replaced = 0;
     for step in &mut steps {
         let Some((op, shape)) = constant_shape(graph, step) else { continue };
-        let constant = *known
-            .entry(shape)
-            .or_insert_with_key(|shape| graph.add_constant(Constant::of(Tensor::vector_i64(shape), None)));
-        let operands = vec![step.operands[0], Operand::Constant(constant)];
+        let operands = vec![step.operands[0], extents.constant(graph, shape)];
         let same = |&result| {
             graph.inferred(&op, &operands).is_some_and(|facts| facts[0].kind == graph.value(result).fact.kind)
         };

@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     change::Change,
     convolution::tests::{assert_close, axes, naive, pack_group},
-    product::PanelElements,
+    product::{PANEL_OUTPUTS, PanelElements},
     testing::{numbers, with_threads},
     window::WindowAxis,
 };
@@ -309,20 +309,26 @@ fn pieces_add_up() {
 
 #[test]
 fn weights_of_16_bits_are_widened() {
-    let case = deep(2);
-    let shape = &case.shape;
-    let halves: Vec<f16> = pack_group(shape, &case.weight);
-    let brains: Vec<bf16> = pack_group(shape, &case.weight);
-    let rounded = |round: fn(f32) -> f32| -> Vec<f32> { case.weight.iter().map(|weight| round(*weight)).collect() };
-    for (elements, weight) in [
-        (PanelElements::F16(&halves), rounded(|weight| f16::from_f32(weight).to_f32())),
-        (PanelElements::Bf16(&brains), rounded(|weight| bf16::from_f32(weight).to_f32())),
-    ] {
-        let pieces = [PanelPiece { panels: 0..6, inputs: 0..shape.depth(), elements }];
-        for instructions in Instructions::available() {
-            let plain = ConvolutionEpilogue::default();
-            let expected = case.run(instructions, ConvolutionWeight::Plain(&weight), plain);
-            assert_eq!(case.run(instructions, ConvolutionWeight::Panels(&pieces), plain), expected);
+    let axis = WindowAxis { input: 24, output: 24, kernel: 3, stride: 1, dilation: 1, pad_begin: 1, pad_end: 1 };
+    let tiles = ConvolutionShape { batch: 1, groups: 1, group_inputs: 16, group_outputs: 40, axes: vec![axis; 2] };
+    assert!(winograd::fits(&tiles));
+    for case in [deep(2), Case::new(tiles)] {
+        let shape = &case.shape;
+        let halves: Vec<f16> = pack_group(shape, &case.weight);
+        let brains: Vec<bf16> = pack_group(shape, &case.weight);
+        let rounded = |round: fn(f32) -> f32| -> Vec<f32> { case.weight.iter().map(|weight| round(*weight)).collect() };
+        for (elements, weight) in [
+            (PanelElements::F16(&halves), rounded(|weight| f16::from_f32(weight).to_f32())),
+            (PanelElements::Bf16(&brains), rounded(|weight| bf16::from_f32(weight).to_f32())),
+        ] {
+            let panels = 0..shape.groups * shape.group_outputs.div_ceil(PANEL_OUTPUTS);
+            let pieces = [PanelPiece { panels, inputs: 0..shape.depth(), elements }];
+            for instructions in Instructions::available() {
+                let plain = ConvolutionEpilogue::default();
+                let expected = case.run(instructions, ConvolutionWeight::Plain(&weight), plain);
+                let found = case.run(instructions, ConvolutionWeight::Panels(&pieces), plain);
+                assert_eq!(found, expected, "{shape:?} {}", instructions.name());
+            }
         }
     }
 }

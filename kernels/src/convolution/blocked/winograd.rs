@@ -11,8 +11,8 @@ use crate::{
     convolution::{
         ConvolutionEpilogue, ConvolutionShape,
         winograd::{
-            Block, INPUT_COST, INPUTS, MOST_CHANNELS, MOST_INPUTS, OUTPUT_COST, OUTPUTS, POINTS, Plan, Transformed,
-            WEIGHT_COST, ask_for, input_points, is_plain, outputs, store_points, transform_weights,
+            Block, INPUT_COST, INPUTS, MOST_CHANNELS, MOST_INPUTS, OUTPUT_COST, OUTPUTS, POINTS, Plan, TAPS,
+            Transformed, WEIGHT_COST, ask_for, input_points, is_plain, outputs, store_points, transform_weights,
         },
     },
     product::{PANEL_OUTPUTS, PanelPiece, Panels},
@@ -45,7 +45,7 @@ pub(super) fn fits(convolution: &ConvolutionShape) -> bool {
     let (tile_rows, tile_columns) = (rows.output.div_ceil(OUTPUTS), columns.output.div_ceil(OUTPUTS));
     let tiles = tile_rows * tile_columns;
     let pairs = inputs.saturating_mul(panels);
-    let direct = pairs.saturating_mul(9 * rows.output * columns.output);
+    let direct = pairs.saturating_mul(TAPS * rows.output * columns.output);
     let products = pairs.saturating_mul(POINTS * tiles);
     let blocks = tile_rows.div_ceil(rows_each(inputs, tile_rows, tile_columns));
     let transforms = pairs.saturating_mul(blocks * WEIGHT_COST)
@@ -116,7 +116,7 @@ impl Routine for Channels<'_, '_> {
             .map(|first| Inputs::Blocks(first..blocks.min(first + RUN / CHANNEL_BLOCK)))
             .collect();
         let mut out = std::mem::take(&mut self.0.out);
-        let weights = Panels::new(self.0.elements, self.0.plan.shape.depth());
+        let all = Panels::new(self.0.elements, self.0.plan.shape.depth());
         let are_two = const { panels_together::<S>() > 1 } && inputs <= MOST_CHANNELS_OF_TWO;
         let points = Points { data: self.1.data(), pitch, point_inputs, places: &places, runs: &runs };
         let mut panel = 0;
@@ -124,9 +124,9 @@ impl Routine for Channels<'_, '_> {
             // The constant first: other instruction sets have no code for two.
             let is_two = out.len() > PANEL_OUTPUTS / CHANNEL_BLOCK;
             panel += if const { panels_together::<S>() > 1 } && are_two && is_two {
-                self.panels::<S, 2>(simd, weights, points, panel, out)
+                self.panels::<S, 2>(simd, all, points, panel, out)
             } else {
-                self.panels::<S, 1>(simd, weights, points, panel, out)
+                self.panels::<S, 1>(simd, all, points, panel, out)
             };
         }
         self.0.out = out;
@@ -139,7 +139,7 @@ impl Channels<'_, '_> {
     fn panels<S: Simd, const PANELS: usize>(
         &self,
         simd: S,
-        panels: Panels<'_>,
+        all: Panels<'_>,
         points: Points<'_>,
         first: usize,
         out: &mut [&mut [f32]],
@@ -151,14 +151,14 @@ impl Channels<'_, '_> {
         let own = POINTS * (inputs + 1) * LANES;
         let mut weights = scratch(PANELS * own);
         for (panel, weights) in weights.chunks_mut(own).enumerate() {
-            transform_weights(simd, panels, first + panel, weights);
+            transform_weights(simd, all, first + panel, weights);
         }
         let weights = weights.as_chunks::<LANES>().0;
         let layout = Layout { blocks: inputs / CHANNEL_BLOCK, block_distance: pitch, length: CHANNEL_BLOCK };
         for (point, (data, sums)) in data.chunks_exact(point_inputs).zip(sums.chunks_exact_mut(point_sums)).enumerate()
         {
             for panel in 0..PANELS {
-                ask_for(simd, panels, first + PANELS + panel, point);
+                ask_for(simd, all, first + PANELS + panel, point);
             }
             let lines = Lines::new(data, places, layout);
             for (run, inputs_of_run) in runs.iter().enumerate() {

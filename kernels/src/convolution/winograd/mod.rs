@@ -33,7 +33,7 @@ pub(super) const OUTPUTS: usize = 4;
 pub(super) const INPUTS: usize = 6;
 
 /// Taps of a window.
-const TAPS: usize = 9;
+pub(super) const TAPS: usize = 9;
 
 /// Points of a tile.
 pub(super) const POINTS: usize = INPUTS * INPUTS;
@@ -109,7 +109,7 @@ pub(super) fn ask_for<S: Simd>(simd: S, panels: Panels<'_>, panel: usize, point:
     }
 }
 
-/// The weights of one of some panels, `[channels, 9 taps, 16]`, to `[36, channels + 1, 16]`: points a line further apart than channels reach.
+/// The weights of a panel, `[channels, 9 taps, 16]`, to `[36, channels + 1, 16]`: points a line further apart than channels reach.
 #[inline(always)]
 pub(super) fn transform_weights<S: Simd>(simd: S, panels: Panels<'_>, panel: usize, transformed: &mut [f32]) {
     let depth = panels.inputs();

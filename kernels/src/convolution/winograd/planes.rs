@@ -2,7 +2,7 @@
 //! product (`tiles`).
 
 use super::{
-    Block, INPUT_COST, INPUTS, MOST_CHANNELS, MOST_INPUTS, OUTPUT_COST, OUTPUTS, POINTS, Plan, Transformed,
+    Block, INPUT_COST, INPUTS, MOST_CHANNELS, MOST_INPUTS, OUTPUT_COST, OUTPUTS, POINTS, Plan, TAPS, Transformed,
     WEIGHT_COST, ask_for, input_points, is_plain, outputs, store_points, transform_weights,
 };
 use crate::{
@@ -30,7 +30,7 @@ pub(in crate::convolution) fn fits(shape: &ConvolutionShape) -> bool {
     let panels = shape.group_outputs.div_ceil(PANEL_OUTPUTS);
     let (tile_rows, tile_columns) = (rows.output.div_ceil(OUTPUTS), columns.output.div_ceil(OUTPUTS));
     let pairs = shape.group_inputs.saturating_mul(panels * PANEL_OUTPUTS);
-    let direct = pairs.saturating_mul(9 * (rows.output * (columns.output + 2)).div_ceil(LANES));
+    let direct = pairs.saturating_mul(TAPS * (rows.output * (columns.output + 2)).div_ceil(LANES));
     let products = pairs.saturating_mul(POINTS * (tile_rows * tile_columns).div_ceil(LANES));
     let vectors = tile_rows * tile_columns.div_ceil(LANES);
     let blocks = tile_rows.div_ceil(rows_each(shape.group_inputs, tile_rows, tile_columns));
