@@ -15,6 +15,9 @@ use crate::{
     simd::{LANES, Routine, Simd},
 };
 
+/// Inputs of a line that are added without a loop where registers are few.
+const INPUTS_AT_ONCE: usize = 4;
+
 /// A type of codes.
 trait Code {
     /// Inputs of an output in a line.
@@ -443,12 +446,30 @@ fn runs<S: Simd, C: Code, const ROWS: usize, const RUNS: usize, const ZERO: bool
                         factors[row][run] = &rows[row][run * RUN + begin + input..][..C::INPUTS];
                     }
                 }
-                for input in 0..C::INPUTS {
-                    for run in 0..RUNS {
-                        let code = C::code(simd, table, codes[run], input);
-                        let weights = value::<S, ZERO>(simd, code, zero_points[run], scales[run]);
-                        for row in 0..ROWS {
-                            sums[run][row] = simd.fused(simd.splat(factors[row][run][input]), weights, sums[run][row]);
+                if const { S::TILE_VECTORS == 3 } {
+                    for input in 0..C::INPUTS {
+                        for run in 0..RUNS {
+                            let code = C::code(simd, table, codes[run], input);
+                            let weights = value::<S, ZERO>(simd, code, zero_points[run], scales[run]);
+                            for row in 0..ROWS {
+                                let factor = simd.splat(factors[row][run][input]);
+                                sums[run][row] = simd.fused(factor, weights, sums[run][row]);
+                            }
+                        }
+                    }
+                    continue;
+                }
+                // Few registers do not hold what all runs need: each line to its end, whose sums would go through memory for each
+                // input otherwise. Lines do not wait for each other.
+                for run in 0..RUNS {
+                    for first in (0..C::INPUTS).step_by(INPUTS_AT_ONCE) {
+                        for input in first..first + INPUTS_AT_ONCE {
+                            let code = C::code(simd, table, codes[run], input);
+                            let weights = value::<S, ZERO>(simd, code, zero_points[run], scales[run]);
+                            for row in 0..ROWS {
+                                let factor = simd.splat(factors[row][run][input]);
+                                sums[run][row] = simd.fused(factor, weights, sums[run][row]);
+                            }
                         }
                     }
                 }
