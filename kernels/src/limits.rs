@@ -138,6 +138,16 @@ impl Routine for Floats {
 const FIRST_BYTES: i32 = 0x0102_0304;
 const SIGNED_BYTES: i32 = 0x0101_ff02;
 
+/// Adds four products to each lane, as kernels multiply codes of 8 bits.
+#[inline(always)]
+fn four_products<S: Simd>(simd: S, sum: S::Integers, signed: S::Integers) -> S::Integers {
+    if const { S::SUMS_HALVES } {
+        let sum = simd.dot_halves(sum, sum, signed);
+        return simd.dot_halves(sum, sum, signed);
+    }
+    simd.dot(sum, sum, signed)
+}
+
 /// The same of bytes.
 struct Bytes(usize);
 
@@ -155,11 +165,11 @@ impl Routine for Bytes {
             // Products of the sums themselves: where nothing but an addition changed from round to round, the compiler would
             // multiply once.
             for sum in &mut sums {
-                *sum = simd.dot(*sum, *sum, signed);
+                *sum = four_products(simd, *sum, signed);
             }
             if S::TILE_VECTORS > 1 {
                 for sum in &mut more {
-                    *sum = simd.dot(*sum, *sum, signed);
+                    *sum = four_products(simd, *sum, signed);
                 }
             }
         }
@@ -186,7 +196,8 @@ mod tests {
             assert!(totals.windows(2).all(|pair| pair[0] != pair[1]), "{}: {totals:?}", instructions.name());
             for rounds in 0..4 {
                 let (total, vectors) = instructions.run(Bytes(rounds));
-                assert_eq!(total, total_of_bytes(rounds, vectors), "{} after {rounds}", instructions.name());
+                let expected = total_of_bytes(rounds, vectors, instructions.sum_halves());
+                assert_eq!(total, expected, "{} after {rounds}", instructions.name());
             }
             let values = numbers(7, 4 * LANES * 5);
             let (read, sum) = (instructions.run(Read(&values)), values.iter().sum::<f32>());
@@ -194,16 +205,29 @@ mod tests {
         }
     }
 
+    /// What four products add to a sum.
+    fn products(sum: i32, halves: bool) -> i32 {
+        if halves {
+            let of_halves = |a: i32| {
+                let [low, high] =
+                    [0, 16].map(|bits| i32::from((a >> bits) as i16) * i32::from((SIGNED_BYTES >> bits) as i16));
+                low.wrapping_add(high)
+            };
+            let first = of_halves(sum);
+            return first.wrapping_add(of_halves(sum.wrapping_add(first)));
+        }
+        let pairs = sum.to_le_bytes().into_iter().zip(SIGNED_BYTES.to_le_bytes());
+        pairs.map(|(byte, signed)| i32::from(byte) * i32::from(signed as i8)).sum()
+    }
+
     /// The sum of all lanes after so many rounds of products of the first vectors.
-    fn total_of_bytes(rounds: usize, vectors: usize) -> i32 {
+    fn total_of_bytes(rounds: usize, vectors: usize, halves: bool) -> i32 {
         let mut total = 0i32;
         for (vector, lane) in (0..2 * SUMS).flat_map(|vector| (0..LANES).map(move |lane| (vector, lane))) {
             let more = if vector < SUMS { 0 } else { SIGNED_BYTES };
             let mut sum = FIRST_BYTES + (lane + vector % SUMS) as i32 + more;
             for _ in 0..if vector < vectors { rounds } else { 0 } {
-                let pairs = sum.to_le_bytes().into_iter().zip(SIGNED_BYTES.to_le_bytes());
-                let product: i32 = pairs.map(|(byte, signed)| i32::from(byte) * i32::from(signed as i8)).sum();
-                sum = sum.wrapping_add(product);
+                sum = sum.wrapping_add(products(sum, halves));
             }
             total = total.wrapping_add(sum);
         }

@@ -26,6 +26,25 @@ impl Avx2 {
     }
 }
 
+/// An expression for each half of a vector. It is no closure: that would be compiled without the instructions, and what it calls then
+/// often stays a call.
+macro_rules! both {
+    ($half:ident in $halves:expr => $value:expr) => {{
+        let [low, high] = $halves;
+        [
+            {
+                let $half = low;
+                $value
+            },
+            {
+                let $half = high;
+                $value
+            },
+        ]
+    }};
+}
+pub(super) use both;
+
 /// Runs `routine` with the instructions enabled, so that everything inlined into it uses them.
 #[target_feature(enable = "avx2,fma,f16c,popcnt")]
 fn run_enabled<R: Routine>(simd: Avx2, routine: R) -> R::Output {
@@ -39,6 +58,8 @@ impl Simd for Avx2 {
     const TILE_ROWS: usize = 6;
     const TILE_VECTORS: usize = 1;
     const HAS_OWN_LOOPS: bool = true;
+    const LOOKS_UP: bool = false;
+    const SUMS_HALVES: bool = true;
 
     // Or a routine with all that it runs would become one function, too large to keep the sums of inner loops in registers.
     // `inline(never)` on a function with `target_feature` has no effect.
@@ -84,11 +105,10 @@ impl Simd for Avx2 {
     fn load_bf16(self, values: &[bf16; LANES]) -> Self::Vector {
         // SAFETY: `self` exists, so the processor has the instructions; the reference covers the bytes.
         unsafe {
-            let half = |first: usize| {
+            both!(first in [0, 8] => {
                 let words = _mm256_cvtepu16_epi32(_mm_loadu_si128(values.as_ptr().add(first).cast()));
                 _mm256_castsi256_ps(_mm256_slli_epi32(words, 16))
-            };
-            [half(0), half(8)]
+            })
         }
     }
 
@@ -121,9 +141,9 @@ impl Simd for Avx2 {
     fn store_f16(self, vector: Self::Vector, values: &mut [f16; LANES]) {
         // SAFETY: `self` exists, so the processor has the instructions; the reference covers the bytes.
         unsafe {
-            let half = |half: __m256| _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(half);
-            _mm_storeu_si128(values.as_mut_ptr().cast(), half(vector[0]));
-            _mm_storeu_si128(values.as_mut_ptr().add(8).cast(), half(vector[1]));
+            let [low, high] = both!(half in vector => _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(half));
+            _mm_storeu_si128(values.as_mut_ptr().cast(), low);
+            _mm_storeu_si128(values.as_mut_ptr().add(8).cast(), high);
         }
     }
 
@@ -162,13 +182,12 @@ impl Simd for Avx2 {
     fn load_even(self, values: &[f32; 2 * LANES]) -> Self::Vector {
         // SAFETY: `self` exists, so the processor has the instructions; the reference covers the bytes.
         unsafe {
-            let even = |first: usize| {
+            both!(first in [0, LANES] => {
                 let low = _mm256_loadu_ps(values.as_ptr().add(first));
                 let high = _mm256_loadu_ps(values.as_ptr().add(first + 8));
                 let halves = _mm256_castps_pd(_mm256_shuffle_ps::<0b10_00_10_00>(low, high));
                 _mm256_castpd_ps(_mm256_permute4x64_pd::<0b11_01_10_00>(halves))
-            };
-            [even(0), even(LANES)]
+            })
         }
     }
 
@@ -220,14 +239,16 @@ impl Simd for Avx2 {
         unsafe {
             // 16 bits hold the sum of what they are limited to, or are limited where bytes are.
             let added = _mm256_set1_epi16(added as i16);
-            let words = |[low, high]: [__m256i; 2]| _mm256_adds_epi16(_mm256_packs_epi32(low, high), added);
+            let [ab, cd] = both!(pair in [[a, b], [c, d]] => {
+                both!(vector in pair => _mm256_adds_epi16(_mm256_packs_epi32(vector[0], vector[1]), added))
+            });
             // Each half has four lanes of each vector's halves in turn.
             let places = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-            let bytes = |a: __m256i, b: __m256i| {
+            std::mem::transmute(both!(words in [ab, cd] => {
+                let [a, b] = words;
                 let bytes = if signed { _mm256_packs_epi16(a, b) } else { _mm256_packus_epi16(a, b) };
                 _mm256_permutevar8x32_epi32(bytes, places)
-            };
-            std::mem::transmute([bytes(words(a), words(b)), bytes(words(c), words(d))])
+            }))
         }
     }
 
@@ -251,10 +272,7 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn round_to_f16(self, a: Self::Vector) -> Self::Vector {
         // SAFETY: `self` exists, so the processor has the instructions.
-        unsafe {
-            let half = |half: __m256| _mm256_cvtph_ps(_mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(half));
-            [half(a[0]), half(a[1])]
-        }
+        unsafe { both!(half in a => _mm256_cvtph_ps(_mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(half))) }
     }
 
     #[inline(always)]
@@ -263,7 +281,7 @@ impl Simd for Avx2 {
         unsafe {
             let (least, one) = (_mm256_set1_epi32(0x7fff), _mm256_set1_epi32(1));
             let (high, quiet) = (_mm256_set1_epi32(0xffff_0000_u32 as i32), _mm256_set1_epi32(0x0040_0000));
-            let half = |half: __m256| {
+            both!(half in a => {
                 let bits = _mm256_castps_si256(half);
                 let odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), one);
                 let rounded = _mm256_add_epi32(_mm256_add_epi32(bits, least), odd);
@@ -271,8 +289,7 @@ impl Simd for Avx2 {
                 let quieted = _mm256_castsi256_ps(_mm256_or_si256(bits, quiet));
                 let chosen = _mm256_blendv_ps(_mm256_castsi256_ps(rounded), quieted, nan);
                 _mm256_and_ps(chosen, _mm256_castsi256_ps(high))
-            };
-            [half(a[0]), half(a[1])]
+            })
         }
     }
 
@@ -280,12 +297,11 @@ impl Simd for Avx2 {
     fn lookup(self, table: Self::Vector, places: Self::Integers) -> Self::Vector {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe {
-            let half = |places: __m256i| {
+            both!(places in places => {
                 let low = _mm256_permutevar8x32_ps(table[0], places);
                 let high = _mm256_permutevar8x32_ps(table[1], places);
                 _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(places, 28)))
-            };
-            [half(places[0]), half(places[1])]
+            })
         }
     }
 
@@ -305,7 +321,7 @@ impl Simd for Avx2 {
     fn nearest_integers(self, a: Self::Vector) -> Self::Integers {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe {
-            a.map(|half| {
+            both!(half in a => {
                 // What no i32 holds comes out as the least one.
                 let nearest = _mm256_castsi256_ps(_mm256_cvtps_epi32(half));
                 let above = _mm256_cmp_ps::<_CMP_GE_OQ>(half, _mm256_set1_ps(2_147_483_648.0));
@@ -319,7 +335,7 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn nearest_of_near(self, a: Self::Vector) -> Self::Integers {
         // SAFETY: `self` exists, so the processor has the instructions.
-        unsafe { a.map(|half| _mm256_cvtps_epi32(half)) }
+        unsafe { both!(half in a => _mm256_cvtps_epi32(half)) }
     }
 
     #[inline(always)]
@@ -434,14 +450,14 @@ impl Simd for Avx2 {
         unsafe {
             // Sums of two products of bytes would saturate at 16 bits: even and odd bytes are multiplied as 16 bits. What is made of an
             // operand is made once for all products that it is part of.
-            let half = |sum: __m256i, unsigned: __m256i, signed: __m256i| {
+            both!(half in [0, 1] => {
+                let (sum, unsigned, signed) = (sum[half], unsigned[half], signed[half]);
                 let even = _mm256_and_si256(unsigned, _mm256_set1_epi16(0xff));
                 let even_signed = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(signed));
                 let (odd, odd_signed) = (_mm256_srli_epi16::<8>(unsigned), _mm256_srai_epi16::<8>(signed));
                 let sum = _mm256_add_epi32(sum, _mm256_madd_epi16(even, even_signed));
                 _mm256_add_epi32(sum, _mm256_madd_epi16(odd, odd_signed))
-            };
-            [half(sum[0], unsigned[0], signed[0]), half(sum[1], unsigned[1], signed[1])]
+            })
         }
     }
 
@@ -450,11 +466,17 @@ impl Simd for Avx2 {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe {
             let ones = _mm256_set1_epi16(1);
-            let half = |sum: __m256i, unsigned: __m256i, signed: __m256i| {
-                _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(unsigned, signed), ones))
-            };
-            [half(sum[0], unsigned[0], signed[0]), half(sum[1], unsigned[1], signed[1])]
+            both!(half in [0, 1] => {
+                let pairs = _mm256_maddubs_epi16(unsigned[half], signed[half]);
+                _mm256_add_epi32(sum[half], _mm256_madd_epi16(pairs, ones))
+            })
         }
+    }
+
+    #[inline(always)]
+    fn dot_halves(self, sum: Self::Integers, a: Self::Integers, b: Self::Integers) -> Self::Integers {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { both!(half in [0, 1] => _mm256_add_epi32(sum[half], _mm256_madd_epi16(a[half], b[half]))) }
     }
 
     #[inline(always)]

@@ -51,6 +51,8 @@ impl Simd for Avx512 {
     const TILE_ROWS: usize = 8;
     const TILE_VECTORS: usize = 3;
     const HAS_OWN_LOOPS: bool = true;
+    const LOOKS_UP: bool = true;
+    const SUMS_HALVES: bool = false;
 
     // Or a routine with all that it runs would become one function, too large to keep the sums of inner loops in registers.
     // `inline(never)` on a function with `target_feature` has no effect.
@@ -406,6 +408,12 @@ impl Simd for Avx512 {
     fn dot_narrow(self, sum: Self::Integers, unsigned: Self::Integers, signed: Self::Integers) -> Self::Integers {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe { _mm512_dpbusd_epi32(sum, unsigned, signed) }
+    }
+
+    #[inline(always)]
+    fn dot_halves(self, sum: Self::Integers, a: Self::Integers, b: Self::Integers) -> Self::Integers {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { _mm512_add_epi32(sum, _mm512_madd_epi16(a, b)) }
     }
 
     #[inline(always)]

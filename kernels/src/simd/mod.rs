@@ -109,6 +109,12 @@ pub trait Simd: Arithmetic + Send + Sync + 'static {
     /// same bits.
     const HAS_OWN_LOOPS: bool;
 
+    /// Whether [`Simd::lookup`] takes no longer than to compute an integer of few bits.
+    const LOOKS_UP: bool;
+
+    /// Whether sums of products of bytes take fewer instructions as sums of products of 16 bits, by [`Simd::dot_halves`].
+    const SUMS_HALVES: bool;
+
     /// Compiles `routine` with these instructions enabled and runs it.
     fn run<R: Routine>(self, routine: R) -> R::Output;
 
@@ -288,6 +294,9 @@ pub trait Simd: Arithmetic + Send + Sync + 'static {
 
     /// As [`Simd::dot`], with bytes of `unsigned` from 0 to 127.
     fn dot_narrow(self, sum: Self::Integers, unsigned: Self::Integers, signed: Self::Integers) -> Self::Integers;
+
+    /// Adds to each lane of `sum` the products of its two halves of 16 bits, which have signs.
+    fn dot_halves(self, sum: Self::Integers, a: Self::Integers, b: Self::Integers) -> Self::Integers;
 
     /// The bytes at the same place of four times 64 bytes, side by side: lane 4 q + j of vector v has those at place
     /// 16 q + 4 v + j.
@@ -532,6 +541,20 @@ impl Instructions {
             Self::Avx512(_) | Self::Amx(_) => true,
             #[cfg(target_arch = "aarch64")]
             Self::Neon(_) => false,
+        }
+    }
+
+    /// [`Simd::SUMS_HALVES`].
+    #[must_use]
+    pub fn sum_halves(self) -> bool {
+        match self {
+            Self::Portable(_) => Portable::SUMS_HALVES,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(_) => Avx2::SUMS_HALVES,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(_) | Self::Amx(_) => Avx512::SUMS_HALVES,
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(_) => Neon::SUMS_HALVES,
         }
     }
 

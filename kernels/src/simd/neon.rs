@@ -157,6 +157,8 @@ impl Simd for Neon {
     const TILE_ROWS: usize = 6;
     const TILE_VECTORS: usize = 1;
     const HAS_OWN_LOOPS: bool = true;
+    const LOOKS_UP: bool = true;
+    const SUMS_HALVES: bool = false;
 
     // As for AVX2.
     #[inline(never)]
@@ -470,6 +472,19 @@ impl Simd for Neon {
             // SAFETY: every processor has the instructions.
             let (unsigned, signed) = unsafe { (vreinterpretq_s8_s32(unsigned), vreinterpretq_s8_s32(signed)) };
             signed_dot(sum, unsigned, signed)
+        })
+    }
+
+    #[inline(always)]
+    fn dot_halves(self, sum: Words, a: Words, b: Words) -> Words {
+        let pairs = both(a, b, |a, b| (a, b));
+        both(sum, pairs, |sum, (a, b)| {
+            // SAFETY: every processor has the instructions.
+            unsafe {
+                let (a, b) = (vreinterpretq_s16_s32(a), vreinterpretq_s16_s32(b));
+                let low = vmull_s16(vget_low_s16(a), vget_low_s16(b));
+                vaddq_s32(sum, vpaddq_s32(low, vmull_high_s16(a, b)))
+            }
         })
     }
 

@@ -57,6 +57,8 @@ impl Simd for Portable {
     const TILE_ROWS: usize = 4;
     const TILE_VECTORS: usize = 1;
     const HAS_OWN_LOOPS: bool = false;
+    const LOOKS_UP: bool = true;
+    const SUMS_HALVES: bool = false;
 
     // As on other instruction sets: a routine with all that it runs would become one function, which takes minutes to compile.
     #[inline(never)]
@@ -255,6 +257,13 @@ impl Simd for Portable {
     #[inline(never)]
     fn dot_narrow(self, sum: Self::Integers, unsigned: Self::Integers, signed: Self::Integers) -> Self::Integers {
         self.dot(sum, unsigned, signed)
+    }
+
+    #[inline(never)]
+    fn dot_halves(self, sum: Self::Integers, a: Self::Integers, b: Self::Integers) -> Self::Integers {
+        let product =
+            |lane: usize, half: u32| (a[lane] << (16 - 16 * half) >> 16) * (b[lane] << (16 - 16 * half) >> 16);
+        integers(|lane| sum[lane].wrapping_add(product(lane, 0).wrapping_add(product(lane, 1))))
     }
 
     #[inline(never)]

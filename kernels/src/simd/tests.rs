@@ -287,6 +287,7 @@ impl Routine for IntegerOperations {
             simd.dot(b, simd.splat_integer(-1), simd.splat_integer(0x7f7f_7f7f)),
             simd.dot(b, simd.splat_integer(-1), simd.splat_integer(0x7f81_7f81)),
             simd.dot_narrow(b, narrow, b),
+            simd.dot_halves(b, a, b),
         ] {
             let mut lanes = [0; LANES];
             simd.store_integers(integers, &mut lanes);
@@ -350,6 +351,10 @@ fn integer_operations_equal_scalar_ones() {
         J.map(|b| b.wrapping_add(4 * 255 * 127)),
         J,
         pairs(|a, b| dot(b, a & 0x7f7f_7f7f, b)),
+        pairs(|a, b| {
+            let [low, high] = [0, 16].map(|bits| i32::from((a >> bits) as i16) * i32::from((b >> bits) as i16));
+            b.wrapping_add(low).wrapping_add(high)
+        }),
     ];
     for instructions in Instructions::available() {
         let results = instructions.run(IntegerOperations);

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::Avx2;
+use super::{Avx2, both};
 use crate::simd::{Arithmetic, scale_in_two_steps};
 
 impl Arithmetic for Avx2 {
@@ -151,13 +151,12 @@ impl Arithmetic for Avx2 {
         unsafe {
             let (fraction, one) = (_mm256_set1_epi32(0x007f_ffff), _mm256_set1_epi32(0x3f80_0000));
             let bias = _mm256_set1_epi32(127);
-            let half = |half: __m256| {
+            let [low, high] = both!(half in a => {
                 let bits = _mm256_castps_si256(half);
                 let mantissa = _mm256_or_si256(_mm256_and_si256(bits, fraction), one);
                 let exponent = _mm256_sub_epi32(_mm256_srli_epi32::<23>(bits), bias);
                 (_mm256_castsi256_ps(mantissa), _mm256_cvtepi32_ps(exponent))
-            };
-            let (low, high) = (half(a[0]), half(a[1]));
+            });
             ([low.0, high.0], [low.1, high.1])
         }
     }
