@@ -1,9 +1,9 @@
-//! Left tiles of filters: 16 outputs by 64 channels at a tap, made of panels once for all positions that they multiply.
+//! Left tiles of filters: 16 outputs by 16 words of channels at a tap, made of panels once for all positions that they multiply.
 
 use super::{
     byte_tiles::{TILE_WORDS, TileWords},
     terms::Terms,
-    words::WORD_CHANNELS,
+    words::{WORD_CHANNELS, Words, signed_halves},
 };
 use crate::{
     product::{IntegerLine, IntegerPiece, IntegerWeight, PANEL_OUTPUTS},
@@ -12,9 +12,6 @@ use crate::{
     threads,
 };
 use std::ops::Range;
-
-/// Input channels of a tile.
-pub(super) const TILE_CHANNELS: usize = WORD_CHANNELS * LANES;
 
 /// The highest bit of four codes.
 pub(super) const FLIP: i32 = 0x8080_8080_u32 as i32;
@@ -26,7 +23,8 @@ const BYTES: [i32; WORD_CHANNELS] = [0xff, 0xff00, 0x00ff_0000, 0xff00_0000_u32 
 #[derive(Clone, Copy)]
 pub(super) struct Layout<'a> {
     pub terms: &'a Terms,
-    /// `[outputs][channels / 4]`, else the other way around.
+    pub words: Words,
+    /// `[outputs][words]`, else the other way around.
     pub outputs_outer: bool,
     /// The highest bit of each code is flipped.
     pub flips: bool,
@@ -40,7 +38,7 @@ pub struct FilterTiles<'a> {
     pub(super) bias: Option<&'a [i32]>,
     /// Panels of the group.
     panels: Vec<usize>,
-    /// Tiles of a panel: `[taps][channels / 64]`.
+    /// Tiles of a panel: `[taps][words / 16]`.
     steps: usize,
     words: Scratch,
     /// The sums of the codes of each filter, as they come in panels.
@@ -65,7 +63,7 @@ impl<'a> FilterTiles<'a> {
                 piece.panels.clone().map(move |panel| (panel, own(panel)))
             })
             .collect();
-        let steps = layout.terms.taps() * layout.terms.channels().div_ceil(TILE_CHANNELS);
+        let steps = layout.terms.taps() * layout.terms.channels().div_ceil(layout.words.channels(LANES));
         let mut words = scratch(sources.len() * steps * TILE_WORDS);
         let mut sums = vec![[0; LANES]; sources.len()];
         let tiles = bytemuck::cast_slice_mut::<f32, i32>(&mut words).as_chunks_mut::<TILE_WORDS>().0;
@@ -115,14 +113,14 @@ impl Routine for Panel<'_> {
 impl Panel<'_> {
     #[inline(always)]
     fn fill<S: Simd>(self, simd: S) {
-        let Layout { terms, outputs_outer, flips } = self.layout;
+        let Layout { terms, words, outputs_outer, flips } = self.layout;
         let flip = simd.splat_integer(if flips { FLIP } else { 0 });
         let channels = terms.channels();
-        let blocks = channels.div_ceil(TILE_CHANNELS);
+        let (of_tile, of_group) = (words.channels(LANES), words.of_group());
         let (mut tap, mut first) = (0, 0);
         for tile in self.tiles {
             let mut columns = [simd.splat(0.0); LANES];
-            for group in 0..LANES.min((channels - first).div_ceil(WORD_CHANNELS)) {
+            for group in 0..(channels - first).min(of_tile).div_ceil(WORD_CHANNELS) {
                 let channel = first + group * WORD_CHANNELS;
                 let count = WORD_CHANNELS.min(channels - channel);
                 let word = match terms.distance_of_channels() {
@@ -142,7 +140,15 @@ impl Panel<'_> {
                 } else {
                     simd.and(flip, simd.splat_integer((1 << (8 * count)) - 1))
                 };
-                columns[group] = simd.of_bits(simd.exclusive_or(word, flip));
+                let word = simd.exclusive_or(word, flip);
+                let columns = &mut columns[group * of_group..][..of_group];
+                match words {
+                    Words::Bytes => columns[0] = simd.of_bits(word),
+                    Words::Halves => {
+                        let [one, other] = signed_halves(simd, word);
+                        (columns[0], columns[1]) = (simd.of_bits(one), simd.of_bits(other));
+                    }
+                }
             }
             if outputs_outer {
                 columns = simd.transpose(columns);
@@ -150,8 +156,8 @@ impl Panel<'_> {
             for (row, values) in tile.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
                 simd.store_integers(simd.bits(columns[row]), values);
             }
-            first += TILE_CHANNELS;
-            if first >= blocks * TILE_CHANNELS {
+            first += of_tile;
+            if first >= channels {
                 (tap, first) = (tap + 1, 0);
             }
         }

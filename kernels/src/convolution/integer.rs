@@ -4,7 +4,8 @@
 //! lie side by side on padded copies of channels (`direct`) at every tap. Since `(x - a) * (w - b)` sums to
 //! `x * w - a * w - b * x + a * b`, zero points cost the sum of each output's weights and, where weights have any, of each window.
 //! Matrix tiles multiply codes as they are; vectors take inputs as unsigned and weights as signed, so that others have
-//! their highest bit flipped, which moves codes and zero points by 128.
+//! their highest bit flipped, which moves codes and zero points by 128. Vectors that sum products of 16 bits have half as many
+//! channels in a tile.
 
 use std::ops::Range;
 
@@ -13,9 +14,9 @@ use super::{
     byte_tiles::{Lines, TILE_WORDS, TileWords, multiply},
     completion::{Codes, Complete, Correction, Handed, Run},
     direct::Block,
-    filter_tiles::{FLIP, FilterTiles, Layout, TILE_CHANNELS},
+    filter_tiles::{FLIP, FilterTiles, Layout},
     terms::Terms,
-    words::{FLIPPED, WORD_CHANNELS, interleave},
+    words::{FLIPPED, WORD_CHANNELS, Words, interleave, split},
 };
 use crate::{
     product::{IntegerPiece, IntegerWeight, PANEL_OUTPUTS, Requantize, Zero},
@@ -48,8 +49,11 @@ pub struct TiledConvolution {
 #[derive(Clone, Copy)]
 enum Unit {
     Matrices(Amx),
-    Vectors,
+    Vectors(Words),
 }
+
+/// Input channels of a tile of bytes; so many taps and channels may be copies for one of halves, too.
+const TILE_CHANNELS: usize = WORD_CHANNELS * LANES;
 
 /// The filters of a group, or some of them.
 #[derive(Clone, Copy, Debug)]
@@ -87,13 +91,13 @@ impl TiledConvolution {
     pub fn new(instructions: Instructions, shape: &ConvolutionShape, pad: Zero) -> Option<Self> {
         let unit = match instructions.tiles() {
             Some(amx) => Unit::Matrices(amx),
-            None => instructions.are_wide().then_some(Unit::Vectors)?,
+            None => Unit::Vectors(Words::of_tiles(instructions)?),
         };
         let (most_copied, least_channels) = match unit {
             Unit::Matrices(_) => (TILE_CHANNELS, TILE_CHANNELS / 4),
             // Only lines are to be full.
-            Unit::Vectors if shape.group_inputs.is_multiple_of(WORD_CHANNELS) => (0, WORD_CHANNELS),
-            Unit::Vectors => (TILE_CHANNELS, WORD_CHANNELS - 1),
+            Unit::Vectors(_) if shape.group_inputs.is_multiple_of(WORD_CHANNELS) => (0, WORD_CHANNELS),
+            Unit::Vectors(_) => (TILE_CHANNELS, WORD_CHANNELS - 1),
         };
         let terms = Terms::new(shape, most_copied)?;
         let fits = terms.channels() >= least_channels && shape.group_outputs >= PANEL_OUTPUTS / 2;
@@ -106,7 +110,14 @@ impl TiledConvolution {
     }
 
     fn flips_inputs(&self) -> bool {
-        matches!(self.unit, Unit::Vectors) && self.pad.kind.signed
+        matches!(self.unit, Unit::Vectors(_)) && self.pad.kind.signed
+    }
+
+    fn words(&self) -> Words {
+        match self.unit {
+            Unit::Matrices(_) => Words::Bytes,
+            Unit::Vectors(words) => words,
+        }
     }
 
     /// Sums come for positions from a multiple of so many to another or to the last.
@@ -124,7 +135,7 @@ impl TiledConvolution {
     /// Bytes that a position takes while it is multiplied: its codes, and the sums of a pair of panels.
     #[must_use]
     pub fn position_bytes(&self) -> usize {
-        self.terms.channels() + PAIR_OUTPUTS * size_of::<i32>()
+        self.terms.channels() * self.words().of_group() + PAIR_OUTPUTS * size_of::<i32>()
     }
 
     /// Filters as they are multiplied.
@@ -135,14 +146,14 @@ impl TiledConvolution {
     pub fn tiles<'a>(&self, filters: Filters<'a>) -> FilterTiles<'a> {
         let outputs_outer = matches!(self.unit, Unit::Matrices(_));
         let flips = !outputs_outer && !filters.weight.kind.signed;
-        let layout = Layout { terms: &self.terms, outputs_outer, flips };
+        let layout = Layout { terms: &self.terms, words: self.words(), outputs_outer, flips };
         FilterTiles::new(self.instructions, layout, (filters.weight, filters.bias), filters.pieces)
     }
 
     /// Bytes that the tiles of a panel take.
     #[must_use]
     pub fn panel_bytes(&self) -> usize {
-        let steps = self.terms.taps() * self.terms.channels().div_ceil(TILE_CHANNELS);
+        let steps = self.terms.taps() * self.terms.channels().div_ceil(self.words().channels(LANES));
         steps.max(1) * size_of::<TileWords>()
     }
 
@@ -172,7 +183,7 @@ impl TiledConvolution {
     }
 
     fn flips_weights(&self, weight: IntegerWeight<'_>) -> bool {
-        matches!(self.unit, Unit::Vectors) && !weight.kind.signed
+        matches!(self.unit, Unit::Vectors(_)) && !weight.kind.signed
     }
 
     /// Calls `visit` with the number of each filter of some of the panels that are there, counted from their first, a place among the
@@ -223,13 +234,12 @@ impl TiledConvolution {
         positions: Range<usize>,
         (sums, pitch): (&mut [i32], usize),
     ) {
-        let channels = self.terms.channels();
         let Some(tiles) = tiles else {
             let lines = Lines {
                 words: bytemuck::cast_slice(&inputs.lines),
                 pitch: inputs.pitch,
                 steps: &inputs.steps,
-                groups: channels.div_ceil(WORD_CHANNELS),
+                count: self.words().words(self.terms.channels()),
             };
             for (panel, tiles) in left.panels[..left.count].iter().enumerate() {
                 multiply(simd, tiles, &lines, positions.clone(), &mut sums[panel * PANEL_OUTPUTS * pitch..], pitch);
@@ -252,7 +262,7 @@ impl TiledConvolution {
     fn matrices(&self) -> Option<Tiles> {
         match self.unit {
             Unit::Matrices(amx) => Some(amx.tiles()),
-            Unit::Vectors => None,
+            Unit::Vectors(_) => None,
         }
     }
 }
@@ -266,9 +276,9 @@ struct BlockSums<'a, C> {
     complete: C,
 }
 
-/// The codes of a block, four channels side by side.
+/// The codes of a block, in words of some channels.
 struct Inputs {
-    /// `[groups of four channels][pitch]`.
+    /// `[words of the channels][pitch]`.
     lines: Scratch,
     /// Words of a line.
     pitch: usize,
@@ -381,15 +391,15 @@ impl Routine for WindowSums<'_> {
         let matrices = self.convolution.matrices();
         let PositionTiles { block, inputs, .. } = self.tiles;
         let channels = self.convolution.terms.channels();
-        let blocks = channels.div_ceil(TILE_CHANNELS);
+        let words = self.convolution.words();
+        let blocks = channels.div_ceil(words.channels(LANES));
         let mut left = scratch(inputs.steps.len() * TILE_WORDS);
         let left = bytemuck::cast_slice_mut::<f32, i32>(&mut left).as_chunks_mut::<TILE_WORDS>().0;
         for (step, tile) in left.iter_mut().enumerate() {
-            let first = step % blocks * TILE_CHANNELS;
+            let first = step % blocks * LANES;
             for (index, word) in tile.iter_mut().enumerate() {
-                let group = if matrices.is_some() { index % LANES } else { index / LANES };
-                let here = channels.saturating_sub(first + group * WORD_CHANNELS).min(WORD_CHANNELS);
-                *word = i32::from_le_bytes(std::array::from_fn(|channel| u8::from(channel < here)));
+                let place = if matrices.is_some() { index % LANES } else { index / LANES };
+                *word = words.ones(first + place, channels);
             }
         }
         let left = Left { panels: [&*left; 2], count: 1, signed: false };
@@ -406,16 +416,17 @@ impl Inputs {
     /// The codes of all channels on their grids.
     fn new(convolution: &TiledConvolution, block: &Block, image: &[u8]) -> Self {
         let channels = convolution.terms.channels();
-        let blocks = channels.div_ceil(TILE_CHANNELS);
+        let of_group = convolution.words().of_group();
+        let blocks = channels.div_ceil(convolution.words().channels(LANES));
         let reach = block.taps.iter().copied().max().unwrap_or(0);
         // The last tap reads whole vectors. An odd number of cache lines keeps the lines of a tile in different sets of a cache.
         let used = (reach + block.positions + SUM_COLUMNS).max(block.channel).next_multiple_of(LANES);
         let pitch = ((used / LANES) | 1) * LANES;
         let mut lines = scratch(blocks * LANES * pitch);
         let words: &mut [i32] = bytemuck::cast_slice_mut(&mut lines);
-        let groups = words.len() / pitch;
+        let groups = words.len() / (of_group * pitch);
         let each = groups.div_ceil(threads::parts(words.len() * WORD_CHANNELS, groups)).max(1);
-        threads::chunks(words, each * pitch, |index, words| {
+        threads::chunks(words, each * of_group * pitch, |index, words| {
             let part = LinesOf { convolution, block, image, first_group: index * each, pitch, used, words };
             convolution.instructions.run(part);
         });
@@ -425,7 +436,7 @@ impl Inputs {
     }
 }
 
-/// Some lines of inputs: `[groups of four channels][pitch]`.
+/// Some lines of inputs: `[words of the channels][pitch]`.
 struct LinesOf<'a> {
     convolution: &'a TiledConvolution,
     block: &'a Block,
@@ -447,12 +458,13 @@ impl Routine for LinesOf<'_> {
         let flip = if convolution.flips_inputs() { FLIP } else { 0 };
         let mut own = vec![0; WORD_CHANNELS * used];
         let zeros = vec![0; used];
-        for (group, line) in (first_group..).zip(words.chunks_mut(pitch)) {
-            let line = &mut line[..used];
+        for (group, lines) in (first_group..).zip(words.chunks_mut(pitch * convolution.words().of_group())) {
             if group * WORD_CHANNELS >= channels {
-                line.fill(0);
+                lines.fill(0);
                 continue;
             }
+            let (line, other) = lines.split_at_mut(pitch);
+            let line = &mut line[..used];
             let mut rows = [&zeros[..]; WORD_CHANNELS];
             for (index, (row, own)) in rows.iter_mut().zip(own.chunks_mut(used)).enumerate() {
                 let channel = group * WORD_CHANNELS + index;
@@ -461,6 +473,10 @@ impl Routine for LinesOf<'_> {
                 }
             }
             interleave(simd, rows, flip, line);
+            match convolution.words() {
+                Words::Bytes => {}
+                Words::Halves => split(simd, line, other),
+            }
         }
     }
 }
@@ -643,8 +659,9 @@ mod tests {
         for instructions in Instructions::available() {
             let tiled = |inputs, outputs| TiledConvolution::new(instructions, &shape(inputs, outputs), pad).is_some();
             let (matrices, name) = (instructions.tiles().is_some(), instructions.name());
-            assert_eq!(tiled(16, 8), instructions.are_wide(), "{name}");
-            assert_eq!((tiled(15, 8), tiled(2, 8)), (instructions.are_wide() && !matrices, false), "{name}");
+            let vectors = Words::of_tiles(instructions).is_some();
+            assert_eq!(tiled(16, 8), vectors, "{name}");
+            assert_eq!((tiled(15, 8), tiled(2, 8)), (vectors && !matrices, false), "{name}");
             assert!(!tiled(16, 7), "{name}");
         }
     }

@@ -4,11 +4,14 @@
 //! A word of four channels of a position is multiplied by vectors of 16 outputs, and the sums of a tile of positions by panels stay in
 //! registers for all taps. Inputs are multiplied as unsigned codes and weights as signed ones, where they lie; those of the other kind
 //! are copied, with their highest bit flipped, which moves codes and zero points by 128. Images whose channels come one after another are
-//! copied into words (`planes`). Since `(x - a) * (w - b)` sums to `x * w - a * w - b * x + a * b`, zero points cost the sum of each
-//! output's weights and, where weights have any, of each window.
+//! copied into words (`planes`). Instructions that sum products of 16 bits take copies of images and filters, in words of two channels
+//! (`halves`). Since `(x - a) * (w - b)` sums to `x * w - a * w - b * x + a * b`, zero points cost the sum of each output's weights and,
+//! where weights have any, of each window.
 
 mod completion;
+mod halves;
 mod planes;
+mod products;
 
 use std::{borrow::Cow, ops::Range};
 
@@ -16,21 +19,24 @@ pub use completion::OutputRows;
 
 use super::{
     MOST_DEPTH,
-    words::{FLIPPED, WORD_CHANNELS},
+    words::{FLIPPED, WORD_CHANNELS, Words},
 };
-use completion::{Codes, Complete, Handed};
+use completion::{Codes, Handed};
+use products::{Products, Windows};
 
 use crate::{
-    places::places,
     product::{IntegerLine, IntegerPiece, IntegerWeight, PANEL_OUTPUTS, Requantize, Zero},
     scratch::{Scratch, scratch},
-    simd::{Instructions, LANES, OUTSIDE, Routine, Simd},
+    simd::{Instructions, LANES, OUTSIDE},
     threads,
     window::{self, WindowAxis},
 };
 
 /// The highest bit of a code.
 const FLIP: u8 = 0x80;
+
+/// Bytes of the largest image that is copied to words of halves: larger ones are multiplied where they lie.
+const MOST_HALVES: usize = 1 << 25;
 
 /// How the channels of images lie; those of results lie side by side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +67,7 @@ pub struct ByteConvolution<'a> {
 /// The kernel of a convolution.
 pub struct SideBySide<'a> {
     instructions: Instructions,
+    words: Words,
     own: ByteConvolution<'a>,
     geometry: Geometry,
 }
@@ -70,8 +77,10 @@ struct Geometry {
     axes: Vec<WindowAxis>,
     /// Codes of a position.
     unit: usize,
-    /// Words that a tap of `axes` reads.
-    words: usize,
+    /// Groups of four codes that a tap of `axes` reads.
+    groups: usize,
+    /// The axes of the image, where it is copied with its padding.
+    padded: Option<[WindowAxis; 2]>,
 }
 
 /// Some filters as they are multiplied.
@@ -89,20 +98,10 @@ struct Panel<'a> {
     lines: Cow<'a, [IntegerLine]>,
 }
 
-/// What the sums of some panels become.
-struct Corrections<const PANELS: usize> {
-    /// What the bias and the zero points add to each.
-    constants: [[i32; LANES]; PANELS],
-    /// The zero point of each filter, as codes are multiplied.
-    zeros: [[i32; LANES]; PANELS],
-    /// Whether any of these is another than 0.
-    has_zeros: bool,
-}
-
 /// An image as it is multiplied: unsigned codes, channels side by side.
 pub struct SideBySideImage<'i> {
     given: &'i [u8],
-    /// The codes in the order and with the bits that are multiplied, and how many, where those are not given.
+    /// The codes in the order and with the bits that are multiplied, and how many bytes, where those are not given.
     copied: Option<(Scratch, usize)>,
 }
 
@@ -114,7 +113,7 @@ impl SideBySideImage<'_> {
 }
 
 /// Where windows lie; `None` where there is no kernel.
-fn geometry(order: ChannelOrder, axes: &[WindowAxis], channels: usize) -> Option<Geometry> {
+fn geometry((order, words): (ChannelOrder, Words), axes: &[WindowAxis], channels: usize) -> Option<Geometry> {
     // Without inputs there is nothing to multiply.
     if channels == 0 || axes.iter().any(|axis| axis.input == 0 || axis.kernel == 0) {
         return None;
@@ -123,25 +122,45 @@ fn geometry(order: ChannelOrder, axes: &[WindowAxis], channels: usize) -> Option
         ChannelOrder::Planes => planes::geometry(axes, channels),
         ChannelOrder::SideBySide if !channels.is_multiple_of(WORD_CHANNELS) => None,
         ChannelOrder::SideBySide => {
-            Some(Geometry { axes: axes.to_vec(), unit: channels, words: channels / WORD_CHANNELS })
+            let padded = if words == Words::Halves { halves::geometry(axes, channels) } else { None };
+            let groups = channels / WORD_CHANNELS;
+            Some(padded.unwrap_or_else(|| Geometry { axes: axes.to_vec(), unit: channels, groups, padded: None }))
         }
     }
+}
+
+/// Codes with their highest bit flipped.
+fn flipped(given: &[u8]) -> Scratch {
+    let mut words = scratch(given.len().div_ceil(size_of::<f32>()));
+    let flipped: &mut [u8] = &mut bytemuck::cast_slice_mut(&mut words)[..given.len()];
+    let parts = threads::parts(given.len() / WORD_CHANNELS, usize::MAX);
+    let each = given.len().div_ceil(parts).max(1);
+    threads::chunks(flipped, each, |part, flipped| {
+        let given = &given[part * each..][..flipped.len()];
+        flipped.iter_mut().zip(given).for_each(|(to, code)| *to = code ^ FLIP);
+    });
+    words
 }
 
 impl<'a> SideBySide<'a> {
     /// `None` where there is no kernel for the axes and channels.
     #[must_use]
     pub fn new(instructions: Instructions, own: ByteConvolution<'a>) -> Option<Self> {
-        let geometry = geometry(own.order, own.axes, own.channels)?;
-        let fits = window::inputs(&geometry.axes).saturating_mul(geometry.unit) < OUTSIDE as usize
-            && window::taps(own.axes).saturating_mul(geometry.unit) <= MOST_DEPTH;
-        fits.then_some(Self { instructions, own, geometry })
+        let kernel = |words, most: usize| {
+            let geometry = geometry((own.order, words), own.axes, own.channels)?;
+            let codes = window::inputs(&geometry.axes).saturating_mul(geometry.unit);
+            let fits = codes.saturating_mul(words.of_group()) <= most
+                && window::taps(own.axes).saturating_mul(geometry.unit) <= MOST_DEPTH;
+            fits.then_some(Self { instructions, words, own, geometry })
+        };
+        let halves = if instructions.sum_halves() { kernel(Words::Halves, MOST_HALVES) } else { None };
+        halves.or_else(|| kernel(Words::Bytes, OUTSIDE as usize - 1))
     }
 
     /// Bytes of an image as it is multiplied.
     #[must_use]
     pub fn image_bytes(&self) -> usize {
-        window::inputs(&self.geometry.axes) * self.geometry.unit
+        window::inputs(&self.geometry.axes) * self.geometry.unit * self.words.of_group()
     }
 
     /// The zero point of inputs as they are multiplied.
@@ -191,30 +210,6 @@ impl<'a> SideBySide<'a> {
         SideBySideFilters { panels, filters: weight.zeros.len() }
     }
 
-    /// What zero points and the bias add to the sums of some panels.
-    #[inline(always)]
-    fn corrections<S: Simd, const PANELS: usize>(&self, simd: S, panels: &[Panel<'_>]) -> Corrections<PANELS> {
-        let (zero, depth) = (self.zero(), self.depth() as i32);
-        let ByteConvolution { weight, bias, .. } = self.own;
-        let mut made = Corrections { constants: [[0; LANES]; PANELS], zeros: [[0; LANES]; PANELS], has_zeros: false };
-        for (index, panel) in panels.iter().enumerate() {
-            let mut sums = [0; LANES];
-            if zero != 0 {
-                simd.run(LineSums { lines: &panel.lines, sums: &mut sums });
-            }
-            for lane in 0..LANES {
-                let filter = panel.index * PANEL_OUTPUTS + lane;
-                let Some(&own) = weight.zeros.get(filter) else { continue };
-                let own = if weight.kind.signed { own } else { own.wrapping_sub(FLIPPED) };
-                let bias = bias.map_or(0, |bias| bias[filter]);
-                let of_zeros = zero.wrapping_mul(depth.wrapping_mul(own).wrapping_sub(sums[lane]));
-                (made.zeros[index][lane], made.constants[index][lane]) = (own, bias.wrapping_add(of_zeros));
-                made.has_zeros |= own != 0;
-            }
-        }
-        made
-    }
-
     /// An image as it is multiplied.
     ///
     /// # Panics
@@ -223,21 +218,21 @@ impl<'a> SideBySide<'a> {
     pub fn image<'i>(&self, given: &'i [u8]) -> SideBySideImage<'i> {
         let ByteConvolution { order, axes, channels, pad, .. } = self.own;
         assert_eq!(given.len(), window::inputs(axes) * channels, "an image of {channels} channels");
-        if order == ChannelOrder::Planes {
-            return SideBySideImage { given, copied: Some((self.padded(given), self.image_bytes())) };
-        }
-        if !pad.kind.signed {
-            return SideBySideImage { given, copied: None };
-        }
-        let mut words = scratch(given.len().div_ceil(size_of::<f32>()));
-        let flipped: &mut [u8] = &mut bytemuck::cast_slice_mut(&mut words)[..given.len()];
-        let parts = threads::parts(given.len() / WORD_CHANNELS, usize::MAX);
-        let each = given.len().div_ceil(parts).max(1);
-        threads::chunks(flipped, each, |part, flipped| {
-            let given = &given[part * each..][..flipped.len()];
-            flipped.iter_mut().zip(given).for_each(|(to, code)| *to = code ^ FLIP);
-        });
-        SideBySideImage { given, copied: Some((words, given.len())) }
+        let flip = if pad.kind.signed { FLIP } else { 0 };
+        let words = match (order, self.words) {
+            (ChannelOrder::Planes, Words::Bytes) => self.padded(given),
+            (ChannelOrder::Planes, Words::Halves) => {
+                let padded = self.padded(given);
+                self.halves(&bytemuck::cast_slice(&padded)[..self.image_bytes() / self.words.of_group()], 0)
+            }
+            (ChannelOrder::SideBySide, Words::Bytes) if flip == 0 => return SideBySideImage { given, copied: None },
+            (ChannelOrder::SideBySide, Words::Bytes) => flipped(given),
+            (ChannelOrder::SideBySide, Words::Halves) => match self.geometry.padded {
+                Some(axes) => self.padded_halves(given, axes, flip),
+                None => self.halves(given, flip),
+            },
+        };
+        SideBySideImage { given, copied: Some((words, self.image_bytes())) }
     }
 
     /// Writes the codes of some positions, by some of the panels that are there. `by` has a scale and an offset for all filters or for
@@ -282,217 +277,6 @@ impl<'a> SideBySide<'a> {
     }
 }
 
-/// What some windows read.
-struct Windows<'a> {
-    image: &'a [u8],
-    /// What is read in the padding.
-    padding: Vec<u8>,
-    /// `[taps, windows]`.
-    places: Vec<u32>,
-    count: usize,
-    /// Words of a tap.
-    words: usize,
-    /// The sum of the codes of each window, once filters with zero points have come.
-    sums: Vec<i32>,
-}
-
-impl<'a> Windows<'a> {
-    fn new(convolution: &SideBySide<'_>, image: &'a [u8], positions: Range<usize>) -> Self {
-        let Geometry { axes, unit, words } = &convolution.geometry;
-        assert_eq!(image.len(), window::inputs(axes) * unit, "codes of an image");
-        assert!(positions.end <= window::outputs(axes), "windows {positions:?}");
-        Self {
-            image,
-            padding: vec![convolution.zero() as u8; words * WORD_CHANNELS],
-            count: positions.len(),
-            places: places(axes, positions, *unit),
-            words: *words,
-            sums: Vec::new(),
-        }
-    }
-
-    /// The words that the tap at `places` of a window is.
-    #[inline(always)]
-    fn tap(&self, place: u32) -> &[[u8; WORD_CHANNELS]] {
-        let codes = if place == OUTSIDE { &self.padding[..] } else { &self.image[place as usize..] };
-        &codes.as_chunks().0[..self.words]
-    }
-
-    /// Adds the codes of each window, where that is not done.
-    #[inline(always)]
-    fn add_codes(&mut self) {
-        if !self.sums.is_empty() {
-            return;
-        }
-        self.sums = (0..self.count)
-            .map(|window| {
-                let taps = self.places.iter().skip(window).step_by(self.count);
-                let of_tap =
-                    |&place: &u32| -> i32 { self.tap(place).as_flattened().iter().map(|&code| i32::from(code)).sum() };
-                taps.map(of_tap).sum()
-            })
-            .collect();
-    }
-}
-
-/// Some windows by some filters.
-struct Products<'a, C> {
-    convolution: &'a SideBySide<'a>,
-    windows: Windows<'a>,
-    panels: &'a [Panel<'a>],
-    /// Filters of all panels that there are.
-    filters: usize,
-    complete: C,
-}
-
-impl<C: Complete> Routine for Products<'_, C> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(mut self, simd: S) {
-        let mut panels = self.panels;
-        while !panels.is_empty() {
-            // Filters that follow each other are written together.
-            let follow = |count: usize| panels.len() >= count && panels[count - 1].index + 1 == panels[0].index + count;
-            let count = if const { S::TILE_VECTORS == 3 } && follow(4) {
-                self.column::<S, 6, 4>(simd, panels)
-            } else if const { S::TILE_VECTORS == 3 } && follow(2) {
-                self.column::<S, 8, 2>(simd, panels)
-            } else {
-                self.column::<S, 8, 1>(simd, panels)
-            };
-            panels = &panels[count..];
-        }
-    }
-}
-
-impl<C: Complete> Products<'_, C> {
-    /// All windows by the first panels; gives how many.
-    #[inline(always)]
-    fn column<S: Simd, const ROWS: usize, const PANELS: usize>(&mut self, simd: S, panels: &[Panel<'_>]) -> usize {
-        let mut lines: [&[IntegerLine]; PANELS] = [&[]; PANELS];
-        for (lines, panel) in lines.iter_mut().zip(panels) {
-            *lines = &panel.lines;
-        }
-        let panels = &panels[..PANELS];
-        let corrections = self.convolution.corrections(simd, panels);
-        if corrections.has_zeros {
-            self.windows.add_codes();
-        }
-        let filter = panels[0].index * PANEL_OUTPUTS;
-        let own = (filter, &self.complete.column::<PANELS>(filter));
-        let mut window = 0;
-        while window < self.windows.count {
-            window += match self.windows.count - window {
-                left if left >= ROWS && const { S::TILE_VECTORS == 3 } => {
-                    self.tile::<S, ROWS, PANELS>(simd, (window, own), lines, &corrections)
-                }
-                4.. => self.tile::<S, 4, PANELS>(simd, (window, own), lines, &corrections),
-                2.. => self.tile::<S, 2, PANELS>(simd, (window, own), lines, &corrections),
-                _ => self.tile::<S, 1, PANELS>(simd, (window, own), lines, &corrections),
-            };
-        }
-        PANELS
-    }
-
-    /// Some windows by some panels; gives how many windows.
-    #[inline(always)]
-    fn tile<S: Simd, const ROWS: usize, const PANELS: usize>(
-        &mut self,
-        simd: S,
-        (window, (filter, column)): (usize, (usize, &C::Column<PANELS>)),
-        lines: [&[IntegerLine]; PANELS],
-        corrections: &Corrections<PANELS>,
-    ) -> usize {
-        let mut sums = [[[0; LANES]; PANELS]; ROWS];
-        // A function of its own keeps the sums in registers.
-        simd.run(Tile { windows: &self.windows, window, lines, sums: &mut sums });
-        let Corrections { constants, zeros, has_zeros } = corrections;
-        let count = (self.filters - filter).min(PANELS * PANEL_OUTPUTS);
-        for row in 0..ROWS {
-            let of_window = if *has_zeros { self.windows.sums[window + row] } else { 0 };
-            let mut own = [simd.splat_integer(0); PANELS];
-            for panel in 0..PANELS {
-                let constant = simd.load_integers(&constants[panel]);
-                own[panel] = simd.add_integers(simd.load_integers(&sums[row][panel]), constant);
-                if *has_zeros {
-                    let zeros = simd.load_integers(&zeros[panel]);
-                    let of_zeros = simd.multiply_integers(zeros, simd.splat_integer(of_window));
-                    own[panel] = simd.subtract_integers(own[panel], of_zeros);
-                }
-            }
-            self.complete.complete(simd, window + row, (filter, count), column, own);
-        }
-        ROWS
-    }
-}
-
-/// The products of some windows with all inputs of some panels.
-struct Tile<'a, const ROWS: usize, const PANELS: usize> {
-    windows: &'a Windows<'a>,
-    window: usize,
-    lines: [&'a [IntegerLine]; PANELS],
-    sums: &'a mut [[[i32; LANES]; PANELS]; ROWS],
-}
-
-impl<const ROWS: usize, const PANELS: usize> Routine for Tile<'_, ROWS, PANELS> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        let Self { windows, window, lines, sums: out } = self;
-        let words = windows.words;
-        let mut sums = [[simd.splat_integer(0); PANELS]; ROWS];
-        for (tap, places) in windows.places.chunks_exact(windows.count).enumerate() {
-            let mut rows: [&[[u8; WORD_CHANNELS]]; ROWS] = [&[]; ROWS];
-            for row in 0..ROWS {
-                rows[row] = &windows.tap(places[window + row])[..words];
-            }
-            let mut own: [&[IntegerLine]; PANELS] = [&[]; PANELS];
-            for panel in 0..PANELS {
-                own[panel] = &lines[panel][tap * words..][..words];
-            }
-            for word in 0..words {
-                let mut weights = [simd.splat_integer(0); PANELS];
-                for panel in 0..PANELS {
-                    weights[panel] = simd.load_bytes(&own[panel][word]);
-                }
-                for row in 0..ROWS {
-                    let codes = simd.splat_integer(i32::from_le_bytes(rows[row][word]));
-                    for panel in 0..PANELS {
-                        sums[row][panel] = simd.dot(sums[row][panel], codes, weights[panel]);
-                    }
-                }
-            }
-        }
-        for row in 0..ROWS {
-            for panel in 0..PANELS {
-                simd.store_integers(sums[row][panel], &mut out[row][panel]);
-            }
-        }
-    }
-}
-
-/// The sum of the codes of each filter of a panel.
-struct LineSums<'a> {
-    lines: &'a [IntegerLine],
-    sums: &'a mut [i32; LANES],
-}
-
-impl Routine for LineSums<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        let ones = simd.splat_integer(0x0101_0101);
-        let mut sum = simd.splat_integer(0);
-        for line in self.lines {
-            sum = simd.dot(sum, ones, simd.load_bytes(line));
-        }
-        simd.store_integers(sum, self.sums);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -500,6 +284,7 @@ mod tests {
     use super::*;
     use crate::{
         product::{ByteType, Parameter, SumScale, pack_integers, requantize},
+        team::Team,
         testing::numbers,
     };
 
@@ -597,8 +382,15 @@ mod tests {
             let by = SumScale { scale, offset: None };
             Requantize { by, zero: 3, kind: ByteType { signed: false } }
         };
-        for instructions in Instructions::available() {
-            let takes = own.order == ChannelOrder::SideBySide || own.axes[1].kernel == 1 || own.axes[1].dilation == 1;
+        // An axis of one position more, with which images are never copied with their padding.
+        let axes = [WindowAxis::POINT, own.axes[0], own.axes[1]];
+        let deep = (own.order == ChannelOrder::SideBySide).then_some(ByteConvolution { axes: &axes, ..own });
+        let all = Instructions::available().into_iter();
+        for (instructions, own) in
+            all.flat_map(|each| [Some(own), deep].into_iter().flatten().map(move |own| (each, own)))
+        {
+            let columns = own.axes[own.axes.len() - 1];
+            let takes = own.order == ChannelOrder::SideBySide || columns.kernel == 1 || columns.dilation == 1;
             let kernel = SideBySide::new(instructions, own);
             assert_eq!(kernel.is_some(), takes, "{own:?}");
             let Some(kernel) = kernel else { continue };
@@ -632,6 +424,31 @@ mod tests {
         }
     }
 
+    /// Images that threads copy together; windows that see little of their image, and padding alone.
+    #[test]
+    fn copies_of_images() {
+        let axis = WindowAxis { input: 160, output: 160, kernel: 3, stride: 1, dilation: 1, pad_begin: 1, pad_end: 1 };
+        let narrow = WindowAxis { input: 30, output: 4, stride: 2, pad_end: 0, ..axis };
+        let outside = WindowAxis { input: 3, output: 1, kernel: 2, pad_begin: 5, pad_end: 0, ..axis };
+        let run = |axes: [WindowAxis; 2], channels, signed, cut| {
+            let kind = ByteType { signed };
+            let (pad, weight) = (Zero { code: 9, kind }, IntegerWeight { kind, zeros: &[7; 20] });
+            check(
+                ByteConvolution { order: ChannelOrder::SideBySide, axes: &axes, channels, pad, weight, bias: None },
+                cut,
+            );
+        };
+        Team::new(2).unwrap().run(|| {
+            let rows = WindowAxis { input: 9, output: 9, ..axis };
+            run([rows, axis], 48, true, 0);
+            run([rows, WindowAxis { kernel: 1, pad_begin: 0, pad_end: 0, ..axis }], 48, false, 0);
+        });
+        for axes in [[narrow, narrow], [axis, narrow], [narrow, outside], [outside, outside]] {
+            run(axes, 8, false, 1);
+            run(axes, 4, true, 5);
+        }
+    }
+
     #[test]
     fn what_has_a_kernel() {
         let axis = WindowAxis { input: 5, output: 3, kernel: 3, stride: 1, dilation: 1, pad_begin: 0, pad_end: 0 };
@@ -644,9 +461,12 @@ mod tests {
         let (beside, planes) = (ChannelOrder::SideBySide, ChannelOrder::Planes);
         assert!(takes(beside, &[axis; 3], 4) && takes(beside, &[axis], MOST_DEPTH / 3 / 4 * 4));
         assert!(!takes(beside, &[axis; 2], 6) && !takes(beside, &[axis; 2], 0) && !takes(beside, &[axis], MOST_DEPTH));
-        assert!(!takes(beside, &[WindowAxis { input: 1 << 30, ..axis }], 4));
+        assert!(!takes(beside, &[WindowAxis { input: 1 << 30, output: (1 << 30) - 2, ..axis }], 4));
         assert!(takes(planes, &[axis; 2], 3) && takes(planes, &[axis], 5));
         assert!(!takes(planes, &[axis; 3], 3) && !takes(planes, &[axis; 2], 0));
+        // Words of halves take what windows see of it alone.
+        let seen = takes(beside, &[axis, WindowAxis { input: 1 << 30, ..axis }], 4);
+        assert_eq!(seen, Instructions::best().sum_halves());
         // Nothing to multiply.
         let empty = [WindowAxis { input: 0, pad_begin: 3, ..axis }, WindowAxis { kernel: 0, ..axis }];
         assert!(empty.iter().all(|&empty| !takes(beside, &[empty, axis], 4) && !takes(planes, &[empty, axis], 3)));

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Codes that images with their padding may have more than so many times those without.
-const MOST_PADDING: usize = 1 << 18;
+pub(super) const MOST_PADDING: usize = 1 << 18;
 const MOST_GROWTH: usize = 16;
 
 /// Positions from the first tap of the first window to the last of the last.
@@ -42,7 +42,7 @@ pub(super) fn geometry(axes: &[WindowAxis], channels: usize) -> Option<Geometry>
     }
     let inside = |axis: WindowAxis, input: usize| WindowAxis { input, pad_begin: 0, pad_end: 0, ..axis };
     let axes = vec![inside(rows, height), WindowAxis { kernel: 1, ..inside(columns, width) }];
-    Some(Geometry { axes, unit, words: columns.kernel * unit / WORD_CHANNELS })
+    Some(Geometry { axes, unit, groups: columns.kernel * unit / WORD_CHANNELS, padded: Some([rows, columns]) })
 }
 
 /// Lines of inputs `[channels, taps]` as lines of `[taps, channels]`, with some bits flipped; zeros fill up words.
@@ -97,7 +97,7 @@ impl Routine for PaddedRows<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Self { convolution, planes, unit, first, line, rows } = self;
-        let Some([down, across]) = two_axes(convolution.own.axes) else { return };
+        let Some([down, across]) = convolution.geometry.padded else { return };
         let (zero, flip) = (convolution.zero() as u8, if convolution.own.pad.kind.signed { FLIP } else { 0 });
         let (plane, groups) = (down.input * across.input, unit / WORD_CHANNELS);
         let positions = line / groups.max(1);
