@@ -1,6 +1,7 @@
 //! Codes as the values they stand for: `(code - zero point) * scale`, rounded once.
 
 use super::{
+    code_types::{Code, Float4, Float8, Narrow, Signed8, Unsigned8, table, with_code},
     layout::{CodeType, LINE, PanelPart, Rounded},
     pieces::CodedPanels,
     planes::{BlockParameters, Parameters, ask},
@@ -18,149 +19,11 @@ use crate::{
 /// Inputs of a line that are added without a loop where registers are few.
 const INPUTS_AT_ONCE: usize = 4;
 
-/// A type of codes.
-trait Code {
-    /// Inputs of an output in a line.
-    const INPUTS: usize;
-
-    /// Whether weights of this type of codes have zero points as often as not.
-    const HAS_ZERO_POINTS: bool;
-
-    /// A line as [`Code::code`] takes it.
-    type Line<S: Simd>: Copy;
-
-    /// Reads a line.
-    fn line<S: Simd>(simd: S, bytes: &[u8; LINE]) -> Self::Line<S>;
-
-    /// The code of input `input` of each output of a line. `table` is what [`table`] gives.
-    fn code<S: Simd>(simd: S, table: S::Vector, line: Self::Line<S>, input: usize) -> S::Vector;
-}
-
-struct Signed8;
-struct Unsigned8;
-/// Floats of 8 bits, of which f8e5m2 has one more bit of exponent than f8e4m3fn.
-struct Float8<const E5M2: bool>;
-/// Codes of 4 or 2 bits, whose values come from a table.
-struct Narrow<const BITS: usize>;
-
-/// The value of each code of at most 4 bits; those of 2 bits are there four times.
-fn table(code: CodeType) -> [f32; LANES] {
-    let integers = |bits: usize, offset: i32| {
-        let mut table = [0.0; LANES];
-        for (place, value) in table.iter_mut().enumerate() {
-            *value = ((place & ((1 << bits) - 1)) as i32 - offset) as f32;
-        }
-        table
-    };
-    match code {
-        CodeType::I8 | CodeType::U8 | CodeType::E4m3 | CodeType::E5m2 => [0.0; LANES],
-        CodeType::I4 => integers(4, 8),
-        CodeType::U4 => integers(4, 0),
-        CodeType::I2 => integers(2, 2),
-        CodeType::U2 => integers(2, 0),
-        CodeType::E2m1 => [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0],
-    }
-}
-
-/// Lines are taken as they are stored.
-macro_rules! lines_of_integers {
-    () => {
-        type Line<S: Simd> = S::Integers;
-
-        #[inline(always)]
-        fn line<S: Simd>(simd: S, bytes: &[u8; LINE]) -> S::Integers {
-            simd.load_bytes(bytes)
-        }
-    };
-}
-
-impl Code for Signed8 {
-    const INPUTS: usize = 4;
-    const HAS_ZERO_POINTS: bool = true;
-    lines_of_integers!();
-
-    #[inline(always)]
-    fn code<S: Simd>(simd: S, _table: S::Vector, line: S::Integers, input: usize) -> S::Vector {
-        simd.convert(simd.signed_byte(line, input as u32))
-    }
-}
-
-impl Code for Unsigned8 {
-    const INPUTS: usize = 4;
-    const HAS_ZERO_POINTS: bool = true;
-    lines_of_integers!();
-
-    #[inline(always)]
-    fn code<S: Simd>(simd: S, _table: S::Vector, line: S::Integers, input: usize) -> S::Vector {
-        simd.convert(simd.and(simd.shift_right(line, 8 * input as u32), simd.splat_integer(255)))
-    }
-}
-
-impl<const BITS: usize> Code for Narrow<BITS> {
-    const INPUTS: usize = 32 / BITS;
-    const HAS_ZERO_POINTS: bool = true;
-    lines_of_integers!();
-
-    #[inline(always)]
-    fn code<S: Simd>(simd: S, table: S::Vector, line: S::Integers, input: usize) -> S::Vector {
-        simd.lookup(table, simd.shift_right(line, (input % 4 * 8 + input / 4 * BITS) as u32))
-    }
-}
-
-impl<const E5M2: bool> Code for Float8<E5M2> {
-    const INPUTS: usize = 4;
-    const HAS_ZERO_POINTS: bool = false;
-    /// The values of each input: the whole line is widened at once, by way of f16.
-    type Line<S: Simd> = [S::Vector; 4];
-
-    #[inline(always)]
-    fn line<S: Simd>(simd: S, bytes: &[u8; LINE]) -> [S::Vector; 4] {
-        if E5M2 { simd.load_e5m2(bytes) } else { simd.load_e4m3(bytes) }
-    }
-
-    #[inline(always)]
-    fn code<S: Simd>(_simd: S, _table: S::Vector, line: [S::Vector; 4], input: usize) -> S::Vector {
-        line[input]
-    }
-}
-
 /// `(code - zero_point) * scale`; nothing is subtracted unless `ZERO`.
 #[inline(always)]
 fn value<S: Simd, const ZERO: bool>(simd: S, code: S::Vector, zero_point: S::Vector, scale: S::Vector) -> S::Vector {
     let difference = if ZERO { simd.subtract(code, zero_point) } else { code };
     simd.multiply(difference, scale)
-}
-
-/// Runs `$body` with `$C` bound to the type of codes.
-macro_rules! with_code {
-    ($code:expr, $C:ident => $body:expr) => {
-        match $code {
-            CodeType::I8 => {
-                type $C = Signed8;
-                $body
-            }
-            CodeType::U8 => {
-                type $C = Unsigned8;
-                $body
-            }
-            CodeType::I4 | CodeType::U4 | CodeType::E2m1 => {
-                type $C = Narrow<4>;
-                $body
-            }
-            CodeType::I2 | CodeType::U2 => {
-                type $C = Narrow<2>;
-                $body
-            }
-            CodeType::E4m3 => {
-                type $C = Float8<false>;
-                $body
-            }
-            CodeType::E5m2 => {
-                type $C = Float8<true>;
-                $body
-            }
-        }
-    };
 }
 
 impl CodedPanels<'_> {
@@ -200,7 +63,7 @@ impl<C: Code> Routine for Decode<'_, C> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let segment = segment(&self.part);
-        let table = simd.load(&table(self.part.layout.code()));
+        let table = C::table(simd, &table(self.part.layout.code()));
         let rounded = self.part.layout.rounded();
         for (index, wide) in self.wide.chunks_mut(segment).enumerate() {
             let input = self.first + index * segment;
@@ -417,7 +280,7 @@ fn runs<S: Simd, C: Code, const ROWS: usize, const RUNS: usize, const ZERO: bool
     let segment = segment(&part);
     // Inputs of a run that lie in one record.
     let stretch = part.layout.cut().min(RUN);
-    let table = simd.load(&table(part.layout.code()));
+    let table = C::table(simd, &table(part.layout.code()));
     let mut sums = [[simd.splat(0.0); ROWS]; RUNS];
     for begin in (0..length).step_by(stretch) {
         let stretch = stretch.min(length - begin);
@@ -446,35 +309,56 @@ fn runs<S: Simd, C: Code, const ROWS: usize, const RUNS: usize, const ZERO: bool
                         factors[row][run] = &rows[row][run * RUN + begin + input..][..C::INPUTS];
                     }
                 }
-                if const { S::TILE_VECTORS == 3 } {
-                    for input in 0..C::INPUTS {
-                        for run in 0..RUNS {
-                            let code = C::code(simd, table, codes[run], input);
-                            let weights = value::<S, ZERO>(simd, code, zero_points[run], scales[run]);
-                            for row in 0..ROWS {
-                                let factor = simd.splat(factors[row][run][input]);
-                                sums[run][row] = simd.fused(factor, weights, sums[run][row]);
-                            }
-                        }
-                    }
-                    continue;
-                }
-                // Few registers do not hold what all runs need: each line to its end, whose sums would go through memory for each
-                // input otherwise. Lines do not wait for each other.
-                for run in 0..RUNS {
-                    for first in (0..C::INPUTS).step_by(INPUTS_AT_ONCE) {
-                        for input in first..first + INPUTS_AT_ONCE {
-                            let code = C::code(simd, table, codes[run], input);
-                            let weights = value::<S, ZERO>(simd, code, zero_points[run], scales[run]);
-                            for row in 0..ROWS {
-                                let factor = simd.splat(factors[row][run][input]);
-                                sums[run][row] = simd.fused(factor, weights, sums[run][row]);
-                            }
-                        }
-                    }
-                }
+                add_line::<S, C, ROWS, RUNS, ZERO>(simd, table, &codes, [&zero_points, &scales], &factors, &mut sums);
             }
         }
     }
     sums
+}
+
+/// Adds what a line of each run gives.
+#[inline(always)]
+fn add_line<S: Simd, C: Code, const ROWS: usize, const RUNS: usize, const ZERO: bool>(
+    simd: S,
+    table: S::Vector,
+    lines: &[C::Line<S>; RUNS],
+    [zero_points, scales]: [&[S::Vector; RUNS]; 2],
+    factors: &[[&[f32]; RUNS]; ROWS],
+    sums: &mut [[S::Vector; ROWS]; RUNS],
+) {
+    if const { S::TILE_VECTORS == 3 } {
+        for input in 0..C::INPUTS {
+            for run in 0..RUNS {
+                let code = C::code(simd, table, lines[run], input);
+                let weights = value::<S, ZERO>(simd, code, zero_points[run], scales[run]);
+                add_input(simd, weights, factors, (run, input), &mut sums[run]);
+            }
+        }
+        return;
+    }
+    // Few registers do not hold what all runs need: each line to its end, whose sums would go through memory for each input otherwise.
+    // Lines do not wait for each other.
+    for run in 0..RUNS {
+        for first in (0..C::INPUTS).step_by(INPUTS_AT_ONCE) {
+            for input in first..first + INPUTS_AT_ONCE {
+                let code = C::code(simd, table, lines[run], input);
+                let weights = value::<S, ZERO>(simd, code, zero_points[run], scales[run]);
+                add_input(simd, weights, factors, (run, input), &mut sums[run]);
+            }
+        }
+    }
+}
+
+/// Adds what the weights of an input of a run give.
+#[inline(always)]
+fn add_input<S: Simd, const ROWS: usize, const RUNS: usize>(
+    simd: S,
+    weights: S::Vector,
+    factors: &[[&[f32]; RUNS]; ROWS],
+    (run, input): (usize, usize),
+    sums: &mut [S::Vector; ROWS],
+) {
+    for row in 0..ROWS {
+        sums[row] = simd.fused(simd.splat(factors[row][run][input]), weights, sums[row]);
+    }
 }

@@ -7,6 +7,7 @@
 //! bits and sums products of codes as integers; it has the same bits on every instruction set, as [`exact_product`] does, whose
 //! activations are integers already.
 
+mod code_types;
 mod decode;
 mod digits;
 mod dynamic;
