@@ -34,6 +34,9 @@ HERE = pathlib.Path(__file__).resolve().parent
 ENGINES = ("onnxruntime", "tract")
 # Runs before the timed ones.
 WARM_RUNS = 2
+# By default ONNX Runtime rounds activations to 8 bits where weights of 4 bits come through `DequantizeLinear`, and on processors without VNNI
+# adds products of bytes in 16 bits that saturate. With these it does neither.
+EXACT_OPTIONS = {"session.qdq_matmulnbits_accuracy_level": "1", "session.x64quantprecision": "1"}
 # Types of inputs, as tract's program names them.
 RAW_TYPES = {"float32": "f32", "int64": "i64", "int32": "i32", "uint8": "u8"}
 
@@ -109,13 +112,15 @@ def inputs(folder):
     return found
 
 
-def time_onnx_runtime(folder, threads, seconds):
+def time_onnx_runtime(folder, threads, seconds, equal_precision):
     """The timed runs of ONNX Runtime, in this process."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
+    for key, value in EXACT_OPTIONS.items() if equal_precision else ():
+        options.add_session_config_entry(key, value)
     session = onnxruntime.InferenceSession(folder / "model.onnx", options, providers=["CPUExecutionProvider"])
     given = {name: array for name, _, array in inputs(folder)}
     for _ in range(WARM_RUNS):
@@ -165,6 +170,7 @@ class Comparison:
         seconds = self.given.seconds
         if engine == "onnxruntime":
             child = [self.python, __file__, "--child", engine, self.folder, "--threads", threads, "--seconds", seconds]
+            child += ["--equal-precision"] if self.given.equal_precision else []
             return json.loads(run(child, timeout=300))
         if threads != 1:
             raise Missing("it has one thread")
@@ -257,6 +263,11 @@ def arguments():
     parser.add_argument("--exporters", default="torchscript,dynamo")
     parser.add_argument("--no-generated", action="store_true", help="cases only, without torch")
     parser.add_argument("--threads", default="1,2")
+    parser.add_argument(
+        "--equal-precision",
+        action="store_true",
+        help="ONNX Runtime without its roundings of activations to 8 bits and its sums that saturate at 16",
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0, help="of timed runs, an engine and round")
     parser.add_argument("--table", type=pathlib.Path, help="write the rows as a table for README.md, too")
@@ -266,7 +277,8 @@ def arguments():
 def main():
     parser, given = arguments()
     if given.child == "onnxruntime":
-        json.dump(time_onnx_runtime(given.cases[0], int(given.threads), given.seconds), sys.stdout)
+        times = time_onnx_runtime(given.cases[0], int(given.threads), given.seconds, given.equal_precision)
+        json.dump(times, sys.stdout)
         return
     given.scratch.mkdir(parents=True, exist_ok=True)
     if given.child == "describe":
