@@ -474,6 +474,15 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn add_pairs(self, sums: Self::Integers, unsigned: Self::Integers, signed: Self::Integers) -> Self::Integers {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe {
+            // The compiler takes the order of sums that wrap around for free, and keeps all products until it adds them.
+            both!(half in [0, 1] => _mm256_adds_epi16(sums[half], _mm256_maddubs_epi16(unsigned[half], signed[half])))
+        }
+    }
+
+    #[inline(always)]
     fn dot_halves(self, sum: Self::Integers, a: Self::Integers, b: Self::Integers) -> Self::Integers {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe { both!(half in [0, 1] => _mm256_add_epi32(sum[half], _mm256_madd_epi16(a[half], b[half]))) }

@@ -411,6 +411,12 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn add_pairs(self, sums: Self::Integers, unsigned: Self::Integers, signed: Self::Integers) -> Self::Integers {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { _mm512_add_epi16(sums, _mm512_maddubs_epi16(unsigned, signed)) }
+    }
+
+    #[inline(always)]
     fn dot_halves(self, sum: Self::Integers, a: Self::Integers, b: Self::Integers) -> Self::Integers {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe { _mm512_add_epi32(sum, _mm512_madd_epi16(a, b)) }

@@ -295,6 +295,10 @@ pub trait Simd: Arithmetic + Send + Sync + 'static {
     /// As [`Simd::dot`], with bytes of `unsigned` from 0 to 127.
     fn dot_narrow(self, sum: Self::Integers, unsigned: Self::Integers, signed: Self::Integers) -> Self::Integers;
 
+    /// Adds to each 16 bits of `sums` the products of their two bytes: of `unsigned` from 0 to 127, of `signed` from -128 to 127. What
+    /// comes of sums that leave 16 bits is not defined.
+    fn add_pairs(self, sums: Self::Integers, unsigned: Self::Integers, signed: Self::Integers) -> Self::Integers;
+
     /// Adds to each lane of `sum` the products of its two halves of 16 bits, which have signs.
     fn dot_halves(self, sum: Self::Integers, a: Self::Integers, b: Self::Integers) -> Self::Integers;
 

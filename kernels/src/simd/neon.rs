@@ -476,6 +476,20 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
+    fn add_pairs(self, sums: Words, unsigned: Words, signed: Words) -> Words {
+        let pairs = both(unsigned, signed, |unsigned, signed| (unsigned, signed));
+        both(sums, pairs, |sums, (unsigned, signed)| {
+            // SAFETY: every processor has the instructions.
+            unsafe {
+                let (unsigned, signed) = (vreinterpretq_s8_s32(unsigned), vreinterpretq_s8_s32(signed));
+                let low = vmull_s8(vget_low_s8(unsigned), vget_low_s8(signed));
+                let pairs = vpaddq_s16(low, vmull_high_s8(unsigned, signed));
+                vreinterpretq_s32_s16(vaddq_s16(vreinterpretq_s16_s32(sums), pairs))
+            }
+        })
+    }
+
+    #[inline(always)]
     fn dot_halves(self, sum: Words, a: Words, b: Words) -> Words {
         let pairs = both(a, b, |a, b| (a, b));
         both(sum, pairs, |sum, (a, b)| {

@@ -260,6 +260,18 @@ impl Simd for Portable {
     }
 
     #[inline(never)]
+    fn add_pairs(self, sums: Self::Integers, unsigned: Self::Integers, signed: Self::Integers) -> Self::Integers {
+        let product =
+            |lane: usize, byte: u32| (unsigned[lane] >> (8 * byte) & 255) * (signed[lane] << (24 - 8 * byte) >> 24);
+        let half = |lane: usize, half: u32| {
+            let sum = (sums[lane] >> (16 * half)) as i16;
+            let pair = product(lane, 2 * half) + product(lane, 2 * half + 1);
+            i32::from(sum.wrapping_add(pair as i16) as u16) << (16 * half)
+        };
+        integers(|lane| half(lane, 0) | half(lane, 1))
+    }
+
+    #[inline(never)]
     fn dot_halves(self, sum: Self::Integers, a: Self::Integers, b: Self::Integers) -> Self::Integers {
         let product =
             |lane: usize, half: u32| (a[lane] << (16 - 16 * half) >> 16) * (b[lane] << (16 - 16 * half) >> 16);

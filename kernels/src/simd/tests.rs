@@ -288,6 +288,7 @@ impl Routine for IntegerOperations {
             simd.dot(b, simd.splat_integer(-1), simd.splat_integer(0x7f81_7f81)),
             simd.dot_narrow(b, narrow, b),
             simd.dot_halves(b, a, b),
+            simd.add_pairs(simd.shift_right_signed(b, 20), simd.and(a, simd.splat_integer(0x0f0f_0f0f)), b),
         ] {
             let mut lanes = [0; LANES];
             simd.store_integers(integers, &mut lanes);
@@ -354,6 +355,13 @@ fn integer_operations_equal_scalar_ones() {
         pairs(|a, b| {
             let [low, high] = [0, 16].map(|bits| i32::from((a >> bits) as i16) * i32::from((b >> bits) as i16));
             b.wrapping_add(low).wrapping_add(high)
+        }),
+        pairs(|a, b| {
+            let halves = [0, 16].map(|bits| {
+                let (before, pair) = ((b >> 20 >> bits) as i16, dot(0, a >> bits & 0x0f0f, b >> bits & 0xffff));
+                i32::from((before + pair as i16) as u16) << bits
+            });
+            halves[0] | halves[1]
         }),
     ];
     for instructions in Instructions::available() {

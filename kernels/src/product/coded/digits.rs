@@ -20,6 +20,9 @@ pub(super) struct Digits<S: Simd, const PARTS: usize> {
     are_floats: bool,
 }
 
+/// Lines of integers of 4 or 2 bits whose products of two bytes are summed in 16 bits: 8 sums of two of at most 15 * 128.
+pub(super) const LINES_IN_HALVES: usize = 4;
+
 impl<S: Simd, const PARTS: usize> Digits<S, PARTS> {
     #[inline(always)]
     pub fn new(simd: S, code: CodeType) -> Self {
@@ -30,6 +33,13 @@ impl<S: Simd, const PARTS: usize> Digits<S, PARTS> {
             *quarter = FLOATS_DOUBLED;
         }
         Self { flip, mask, table: simd.load_bytes(&table), are_floats: code == CodeType::E2m1 }
+    }
+
+    /// Whether products of [`LINES_IN_HALVES`] lines are summed in 16 bits, and fit there: where one instruction sums four products, that
+    /// would save nothing.
+    #[inline(always)]
+    pub fn sum_in_halves(self) -> bool {
+        S::SUMS_HALVES && PARTS > 1 && !self.are_floats
     }
 
     /// Those of part `part` of a line.

@@ -10,8 +10,9 @@ use super::{
     digits::{Digits, in_units},
     dynamic_tile::{DynamicTile, LONGEST_SUM, TileState},
     layout::{CodeType, CodedLayout, LINE, PanelPart, Stream},
+    pair_of_sums::PairOfSums,
     pieces::CodedPanels,
-    planes::{Parameters, ask},
+    planes::Parameters,
     records::{AT_ONCE, Reader, Records},
     rows::DynamicRows,
 };
@@ -419,71 +420,6 @@ impl<const PARTS: usize, const LINES: usize, const ROWS: usize> Routine for Bloc
         }
         for row in 0..ROWS {
             simd.store(values[row], &mut panel.state.values[row][0]);
-        }
-    }
-}
-
-/// Two sums for each row, where one alone would wait for itself.
-pub(super) struct PairOfSums<S: Simd, const ROWS: usize>([[S::Integers; ROWS]; 2]);
-
-impl<S: Simd, const ROWS: usize> PairOfSums<S, ROWS> {
-    #[inline(always)]
-    pub fn zero(simd: S) -> Self {
-        Self([[simd.splat_integer(0); ROWS]; 2])
-    }
-
-    /// Both sums of each row added up.
-    #[inline(always)]
-    pub fn together(self, simd: S) -> [S::Integers; ROWS] {
-        let [mut sums, others] = self.0;
-        for row in 0..ROWS {
-            sums[row] = simd.add_integers(sums[row], others[row]);
-        }
-        sums
-    }
-
-    /// Adds the products of some lines of codes with the activations of their inputs, and asks for the lines ahead.
-    #[inline(always)]
-    fn add_lines<const PARTS: usize, const LINES: usize>(
-        &mut self,
-        simd: S,
-        lines: &[[u8; LINE]; LINES],
-        inputs: [&[[i32; PARTS]; LINES]; ROWS],
-        digits: Digits<S, PARTS>,
-        ahead: bool,
-    ) {
-        for line in 0..LINES {
-            if ahead {
-                ask(simd, &lines[line]);
-            }
-            let mut own = [&[0; PARTS]; ROWS];
-            for row in 0..ROWS {
-                own[row] = &inputs[row][line];
-            }
-            self.add(simd, simd.load_bytes(&lines[line]), own, digits, line);
-        }
-    }
-
-    /// Adds those of a line of codes, the `index`th.
-    #[inline(always)]
-    pub fn add<const PARTS: usize>(
-        &mut self,
-        simd: S,
-        codes: S::Integers,
-        inputs: [&[i32; PARTS]; ROWS],
-        digits: Digits<S, PARTS>,
-        index: usize,
-    ) {
-        for part in 0..PARTS {
-            let unsigned = digits.of(simd, codes, part);
-            for row in 0..ROWS {
-                let signed = simd.splat_integer(i32::from_le(inputs[row][part]));
-                let sum = &mut self.0[if ROWS > 4 { 0 } else { (index * PARTS + part) % 2 }][row];
-                *sum = match PARTS {
-                    1 => simd.dot(*sum, unsigned, signed),
-                    _ => simd.dot_narrow(*sum, unsigned, signed),
-                };
-            }
         }
     }
 }

@@ -2,8 +2,9 @@
 
 use super::{
     digits::{Digits, in_units},
-    dynamic_few::{PairOfSums, subtract_shifts},
+    dynamic_few::subtract_shifts,
     layout::{CodedLayout, LINE},
+    pair_of_sums::PairOfSums,
     planes::{Parameters, ask},
     rows::DynamicRows,
 };

@@ -1,7 +1,7 @@
 //! The register tile of products of codes: rows × panels of running integer sums.
 
 use super::{
-    digits::{Digits, in_units},
+    digits::{Digits, LINES_IN_HALVES, in_units},
     layout::{LINE, PanelPart},
     planes::{BlockParameters, Parameters, ask},
     rows::DynamicRows,
@@ -120,8 +120,11 @@ fn add_lines<S: Simd, const PARTS: usize, const ROWS: usize, const PANELS: usize
     mut sums: [[S::Integers; PANELS]; ROWS],
     ahead: bool,
 ) -> [[S::Integers; PANELS]; ROWS] {
-    // A single sum would wait for itself: the parts of a line go to two in turn.
-    let two_sums = PARTS > 1 && ROWS * PANELS <= 4;
+    if digits.sum_in_halves() {
+        return add_lines_in_halves(simd, lines, left, digits, sums, ahead);
+    }
+    // A single sum would wait for itself: the parts of a line go to two in turn, where there are registers for them.
+    let two_sums = PARTS > 1 && ROWS * PANELS <= if S::TILE_VECTORS == 3 { 4 } else { 2 };
     let mut others = [[simd.splat_integer(0); PANELS]; ROWS];
     for line in 0..lines[0].len() {
         let mut codes = [simd.splat_integer(0); PANELS];
@@ -154,6 +157,49 @@ fn add_lines<S: Simd, const PARTS: usize, const ROWS: usize, const PANELS: usize
         for row in 0..ROWS {
             for panel in 0..PANELS {
                 sums[row][panel] = simd.add_integers(sums[row][panel], others[row][panel]);
+            }
+        }
+    }
+    sums
+}
+
+/// The same by sums of 16 bits of some lines at a time.
+#[inline(always)]
+fn add_lines_in_halves<S: Simd, const PARTS: usize, const ROWS: usize, const PANELS: usize>(
+    simd: S,
+    lines: [&[[u8; LINE]]; PANELS],
+    left: [&[[[i8; 4]; PARTS]]; ROWS],
+    digits: Digits<S, PARTS>,
+    mut sums: [[S::Integers; PANELS]; ROWS],
+    ahead: bool,
+) -> [[S::Integers; PANELS]; ROWS] {
+    let (count, ones) = (lines[0].len(), simd.splat_integer(0x0001_0001));
+    for first in (0..count).step_by(LINES_IN_HALVES) {
+        let mut halves = [[simd.splat_integer(0); PANELS]; ROWS];
+        for line in first..count.min(first + LINES_IN_HALVES) {
+            let mut codes = [simd.splat_integer(0); PANELS];
+            for panel in 0..PANELS {
+                codes[panel] = simd.load_bytes(&lines[panel][line]);
+                if ahead {
+                    ask(simd, &lines[panel][line]);
+                }
+            }
+            for part in 0..PARTS {
+                let mut unsigned = codes;
+                for panel in 0..PANELS {
+                    unsigned[panel] = digits.of(simd, codes[panel], part);
+                }
+                for row in 0..ROWS {
+                    let signed = simd.splat_integer(i32::from_le(bytemuck::cast(left[row][line][part])));
+                    for panel in 0..PANELS {
+                        halves[row][panel] = simd.add_pairs(halves[row][panel], unsigned[panel], signed);
+                    }
+                }
+            }
+        }
+        for row in 0..ROWS {
+            for panel in 0..PANELS {
+                sums[row][panel] = simd.dot_halves(sums[row][panel], halves[row][panel], ones);
             }
         }
     }

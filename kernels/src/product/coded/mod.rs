@@ -20,6 +20,7 @@ mod exact_few;
 mod exact_rows;
 mod exact_tile;
 mod layout;
+mod pair_of_sums;
 mod pieces;
 mod planes;
 mod records;
