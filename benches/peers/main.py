@@ -227,7 +227,8 @@ def means(rows, threads, engines):
 
 
 def compare(given, python, tract, folders, engines):
-    heading = ["model", "threads", "ipuc, ms", *engines, "limit"]
+    named = {"onnxruntime": "equal precision"} if given.equal_precision else {}
+    heading = ["model", "threads", "ipuc, ms", *(named.get(engine, engine) for engine in engines), "limit"]
     print("".join(f"{title:>12}" if index else f"{title:36}" for index, title in enumerate(heading)), flush=True)
     rows = []
     for folder in folders:

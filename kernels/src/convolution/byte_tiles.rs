@@ -1,4 +1,5 @@
-//! Tiles of 16 output channels and neighbouring positions, in vectors that sum products of four bytes in each lane, or of two codes of 16 bits.
+//! Tiles of 16 output channels and neighbouring positions, in vectors that sum products of four bytes in each lane, or of two codes of 16
+//! bits.
 
 use crate::{
     product::PANEL_OUTPUTS,

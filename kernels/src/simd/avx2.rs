@@ -477,7 +477,8 @@ impl Simd for Avx2 {
     fn add_pairs(self, sums: Self::Integers, unsigned: Self::Integers, signed: Self::Integers) -> Self::Integers {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe {
-            // The compiler takes the order of sums that wrap around for free, and keeps all products until it adds them.
+            // Sums fit, so that saturating changes nothing. Those that wrap around are reordered by the compiler, which then keeps all
+            // products in registers until it adds them.
             both!(half in [0, 1] => _mm256_adds_epi16(sums[half], _mm256_maddubs_epi16(unsigned[half], signed[half])))
         }
     }

@@ -112,7 +112,8 @@ pub trait Simd: Arithmetic + Send + Sync + 'static {
     /// Whether [`Simd::lookup`] takes no longer than to compute an integer of few bits.
     const LOOKS_UP: bool;
 
-    /// Whether sums of products of bytes take fewer instructions as sums of products of 16 bits, by [`Simd::dot_halves`].
+    /// Whether sums of products of bytes take fewer instructions as sums of products of 16 bits, by [`Simd::dot_halves`], and
+    /// those of fewer bits by [`Simd::add_pairs`].
     const SUMS_HALVES: bool;
 
     /// Compiles `routine` with these instructions enabled and runs it.

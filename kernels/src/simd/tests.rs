@@ -288,7 +288,11 @@ impl Routine for IntegerOperations {
             simd.dot(b, simd.splat_integer(-1), simd.splat_integer(0x7f81_7f81)),
             simd.dot_narrow(b, narrow, b),
             simd.dot_halves(b, a, b),
-            simd.add_pairs(simd.shift_right_signed(b, 20), simd.and(a, simd.splat_integer(0x0f0f_0f0f)), b),
+            simd.add_pairs(
+                simd.and(b, simd.splat_integer(0x0fff_0fff)),
+                simd.and(a, simd.splat_integer(0x0f0f_0f0f)),
+                b,
+            ),
         ] {
             let mut lanes = [0; LANES];
             simd.store_integers(integers, &mut lanes);
@@ -358,7 +362,7 @@ fn integer_operations_equal_scalar_ones() {
         }),
         pairs(|a, b| {
             let halves = [0, 16].map(|bits| {
-                let (before, pair) = ((b >> 20 >> bits) as i16, dot(0, a >> bits & 0x0f0f, b >> bits & 0xffff));
+                let (before, pair) = ((b >> bits & 0x0fff) as i16, dot(0, a >> bits & 0x0f0f, b >> bits & 0xffff));
                 i32::from((before + pair as i16) as u16) << bits
             });
             halves[0] | halves[1]

@@ -146,6 +146,11 @@ impl<'a> SideBySide<'a> {
     /// `None` where there is no kernel for the axes and channels.
     #[must_use]
     pub fn new(instructions: Instructions, own: ByteConvolution<'a>) -> Option<Self> {
+        Self::within(instructions, own, MOST_HALVES)
+    }
+
+    /// The same, with images of more bytes of halves than so many multiplied as bytes.
+    fn within(instructions: Instructions, own: ByteConvolution<'a>, most_halves: usize) -> Option<Self> {
         let kernel = |words, most: usize| {
             let geometry = geometry((own.order, words), own.axes, own.channels)?;
             let codes = window::inputs(&geometry.axes).saturating_mul(geometry.unit);
@@ -153,7 +158,7 @@ impl<'a> SideBySide<'a> {
                 && window::taps(own.axes).saturating_mul(geometry.unit) <= MOST_DEPTH;
             fits.then_some(Self { instructions, words, own, geometry })
         };
-        let halves = if instructions.sum_halves() { kernel(Words::Halves, MOST_HALVES) } else { None };
+        let halves = if instructions.sum_halves() { kernel(Words::Halves, most_halves) } else { None };
         halves.or_else(|| kernel(Words::Bytes, OUTSIDE as usize - 1))
     }
 
@@ -385,13 +390,13 @@ mod tests {
         // An axis of one position more, with which images are never copied with their padding.
         let axes = [WindowAxis::POINT, own.axes[0], own.axes[1]];
         let deep = (own.order == ChannelOrder::SideBySide).then_some(ByteConvolution { axes: &axes, ..own });
-        let all = Instructions::available().into_iter();
-        for (instructions, own) in
-            all.flat_map(|each| [Some(own), deep].into_iter().flatten().map(move |own| (each, own)))
-        {
+        // Images that are larger than what is copied to words of halves are multiplied as bytes.
+        let all = [Some((own, MOST_HALVES)), Some((own, 0)), deep.map(|own| (own, MOST_HALVES))].into_iter().flatten();
+        let all = all.flat_map(|own| Instructions::available().into_iter().map(move |each| (each, own)));
+        for (instructions, (own, most_halves)) in all {
             let columns = own.axes[own.axes.len() - 1];
             let takes = own.order == ChannelOrder::SideBySide || columns.kernel == 1 || columns.dilation == 1;
-            let kernel = SideBySide::new(instructions, own);
+            let kernel = SideBySide::within(instructions, own, most_halves);
             assert_eq!(kernel.is_some(), takes, "{own:?}");
             let Some(kernel) = kernel else { continue };
             let (made, image) = (kernel.filters(&pieces), kernel.image(&x));

@@ -20,8 +20,10 @@ pub(super) struct Digits<S: Simd, const PARTS: usize> {
     are_floats: bool,
 }
 
-/// Lines of integers of 4 or 2 bits whose products of two bytes are summed in 16 bits: 8 sums of two of at most 15 * 128.
+/// Lines of integers of 4 or 2 bits whose products fit into sums of 16 bits: 8 pairs of at most 15 * 128 each, or 16 pairs of 3 * 128.
 pub(super) const LINES_IN_HALVES: usize = 4;
+
+const _: () = assert!(LINES_IN_HALVES * 2 * 2 * 15 * 128 <= i16::MAX as usize);
 
 impl<S: Simd, const PARTS: usize> Digits<S, PARTS> {
     #[inline(always)]
@@ -35,11 +37,10 @@ impl<S: Simd, const PARTS: usize> Digits<S, PARTS> {
         Self { flip, mask, table: simd.load_bytes(&table), are_floats: code == CodeType::E2m1 }
     }
 
-    /// Whether products of [`LINES_IN_HALVES`] lines are summed in 16 bits, and fit there: where one instruction sums four products, that
-    /// would save nothing.
+    /// Whether products of [`LINES_IN_HALVES`] lines fit into sums of 16 bits, of codes of less than 8 bits.
     #[inline(always)]
-    pub fn sum_in_halves(self) -> bool {
-        S::SUMS_HALVES && PARTS > 1 && !self.are_floats
+    pub fn fit_halves(self) -> bool {
+        !self.are_floats
     }
 
     /// Those of part `part` of a line.

@@ -215,6 +215,25 @@ fn sums_of_more_than_65536_inputs() {
     }
 }
 
+/// Of few rows, with blocks and without: the largest products of either sign in every line.
+#[test]
+fn the_largest_products_of_few_bits() {
+    let (k, n) = (1032, 17);
+    let ends = [[-8, 7], [0, 15], [-2, 1], [0, 3], [15, 7]];
+    for (code, ends) in [CodeType::I4, CodeType::U4, CodeType::I2, CodeType::U2, CodeType::E2m1].into_iter().zip(ends) {
+        for block in [0, 16, 32] {
+            let mut weight = Coded::new(code, k, n, &[plane(CodedRole::Scale, PlaneType::F32, block)], Rounded::F32);
+            for (index, value) in weight.codes.iter_mut().enumerate() {
+                *value = ends[usize::from(index % n > 8)];
+            }
+            for m in [1, 2, 3, 5] {
+                let x: Vec<f32> = (0..m * k).map(|index| if index / k % 2 == 0 { 1.0 } else { -1.0 }).collect();
+                check(&weight, &x, m, 0);
+            }
+        }
+    }
+}
+
 #[test]
 #[should_panic(expected = "codes or zero points that are floats have no exact sums")]
 fn float_zero_points_are_refused() {

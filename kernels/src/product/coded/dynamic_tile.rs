@@ -3,6 +3,7 @@
 use super::{
     digits::{Digits, LINES_IN_HALVES, in_units},
     layout::{LINE, PanelPart},
+    pair_of_sums::most_pairs,
     planes::{BlockParameters, Parameters, ask},
     rows::DynamicRows,
 };
@@ -120,11 +121,11 @@ fn add_lines<S: Simd, const PARTS: usize, const ROWS: usize, const PANELS: usize
     mut sums: [[S::Integers; PANELS]; ROWS],
     ahead: bool,
 ) -> [[S::Integers; PANELS]; ROWS] {
-    if digits.sum_in_halves() {
+    if const { S::SUMS_HALVES && PARTS > 1 } && digits.fit_halves() {
         return add_lines_in_halves(simd, lines, left, digits, sums, ahead);
     }
-    // A single sum would wait for itself: the parts of a line go to two in turn, where there are registers for them.
-    let two_sums = PARTS > 1 && ROWS * PANELS <= if S::TILE_VECTORS == 3 { 4 } else { 2 };
+    // A single sum would wait for itself: the parts of a line go to two in turn.
+    let two_sums = PARTS > 1 && ROWS * PANELS <= most_pairs::<S>();
     let mut others = [[simd.splat_integer(0); PANELS]; ROWS];
     for line in 0..lines[0].len() {
         let mut codes = [simd.splat_integer(0); PANELS];

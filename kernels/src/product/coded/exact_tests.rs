@@ -170,6 +170,21 @@ fn the_largest_products_are_exact() {
     }
 }
 
+/// Codes of few bits by the least integer of 8 bits, of few rows with blocks and without.
+#[test]
+fn the_largest_products_of_few_bits_are_exact() {
+    for (code, most) in [(CodeType::U4, 15), (CodeType::I4, 7), (CodeType::U2, 3), (CodeType::I2, 1)] {
+        for block in [0, 32] {
+            let planes = [plane(CodedRole::Scale, PlaneType::F32, block)];
+            let mut weight = Coded::new(code, 1024, 17, &planes, Rounded::F32);
+            weight.codes.fill(most);
+            for m in [1, 2, 3, 9] {
+                check(&weight, &Activations { kind: KINDS[0], m, k: 1024, codes: vec![-128; m * 1024], zero: 0 });
+            }
+        }
+    }
+}
+
 /// Few rows whose sums fill 31 bits, with a zero point beyond the codes, and more inputs than such sums hold.
 #[test]
 fn the_largest_sums_of_few_rows_are_exact() {

@@ -7,7 +7,12 @@ use super::{
 };
 use crate::simd::Simd;
 
-/// Two sums for each row, where one alone would wait for itself.
+/// The most rows that have two sums: registers do not hold those of more.
+pub(super) const fn most_pairs<S: Simd>() -> usize {
+    if S::TILE_VECTORS == 3 { 4 } else { 2 }
+}
+
+/// Two sums for each row, where one alone would wait for itself. Sums that come by 16 bits go to the first.
 pub(super) struct PairOfSums<S: Simd, const ROWS: usize>(pub [[S::Integers; ROWS]; 2]);
 
 impl<S: Simd, const ROWS: usize> PairOfSums<S, ROWS> {
@@ -36,7 +41,8 @@ impl<S: Simd, const ROWS: usize> PairOfSums<S, ROWS> {
         digits: Digits<S, PARTS>,
         ahead: bool,
     ) {
-        if digits.sum_in_halves() && const { LINES <= LINES_IN_HALVES } {
+        // Where one instruction sums four products that would save nothing.
+        if const { S::SUMS_HALVES && PARTS > 1 } && digits.fit_halves() {
             return self.add_lines_in_halves(simd, lines, inputs, digits, ahead);
         }
         for line in 0..LINES {
@@ -61,6 +67,7 @@ impl<S: Simd, const ROWS: usize> PairOfSums<S, ROWS> {
         digits: Digits<S, PARTS>,
         ahead: bool,
     ) {
+        const { assert!(LINES <= LINES_IN_HALVES) };
         let mut halves = [simd.splat_integer(0); ROWS];
         for line in 0..LINES {
             if ahead {
@@ -95,8 +102,7 @@ impl<S: Simd, const ROWS: usize> PairOfSums<S, ROWS> {
             let unsigned = digits.of(simd, codes, part);
             for row in 0..ROWS {
                 let signed = simd.splat_integer(i32::from_le(inputs[row][part]));
-                let most_pairs = if S::TILE_VECTORS == 3 { 4 } else { 2 };
-                let sum = &mut self.0[if ROWS > most_pairs { 0 } else { (index * PARTS + part) % 2 }][row];
+                let sum = &mut self.0[if ROWS > most_pairs::<S>() { 0 } else { (index * PARTS + part) % 2 }][row];
                 *sum = match PARTS {
                     1 => simd.dot(*sum, unsigned, signed),
                     _ => simd.dot_narrow(*sum, unsigned, signed),
