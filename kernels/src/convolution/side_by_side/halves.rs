@@ -14,8 +14,8 @@ use crate::{
     window::{self, WindowAxis},
 };
 
-/// Words of halves of four codes.
-const OF_GROUP: usize = Words::Halves.of_group();
+/// Words of halves of four codes, and lines of them of a line of codes.
+pub(super) const OF_GROUP: usize = Words::Halves.of_group();
 
 /// Where windows lie over images `[positions.., channels]` with their padding; `None` where images are copied without: those whose windows
 /// have one tap in a row, and those that would be mostly padding.
@@ -51,14 +51,12 @@ impl SideBySide<'_> {
         let mut words = scratch(height * line);
         let rows: &mut [i32] = bytemuck::cast_slice_mut(&mut words);
         let padding = self.zero() | self.zero() << 16;
-        let before = across.pad_begin.min(geometry.axes[1].input);
-        let count = across.input.min(geometry.axes[1].input - before);
+        let (before, count) = planes::columns_inside(across, geometry.axes[1].input);
         let parts = threads::parts(rows.len(), height);
         let each = height.div_ceil(parts).max(1);
         threads::chunks(rows, each * line.max(1), |part, rows| {
             for (row, words) in (part * each..).zip(rows.chunks_mut(line.max(1))) {
-                let source = row.checked_sub(down.pad_begin).filter(|row| *row < down.input);
-                let Some(source) = source else {
+                let Some(source) = planes::row_inside(down, row) else {
                     words.fill(padding);
                     continue;
                 };

@@ -45,6 +45,17 @@ pub(super) fn geometry(axes: &[WindowAxis], channels: usize) -> Option<Geometry>
     Some(Geometry { axes, unit, groups: columns.kernel * unit / WORD_CHANNELS, padded: Some([rows, columns]) })
 }
 
+/// The row of an image that a row of it with its padding is; `None` where that is padding.
+pub(super) fn row_inside(down: WindowAxis, row: usize) -> Option<usize> {
+    row.checked_sub(down.pad_begin).filter(|row| *row < down.input)
+}
+
+/// Of so many columns of an image with its padding, those before it, and those of the image.
+pub(super) fn columns_inside(across: WindowAxis, columns: usize) -> (usize, usize) {
+    let before = across.pad_begin.min(columns);
+    (before, across.input.min(columns - before))
+}
+
 /// Lines of inputs `[channels, taps]` as lines of `[taps, channels]`, with some bits flipped; zeros fill up words.
 pub(super) fn relaid(lines: &[IntegerLine], (channels, taps): (usize, usize), flip: u8) -> Vec<IntegerLine> {
     let words = channels.div_ceil(WORD_CHANNELS);
@@ -101,13 +112,12 @@ impl Routine for PaddedRows<'_> {
         let (zero, flip) = (convolution.zero() as u8, if convolution.own.pad.kind.signed { FLIP } else { 0 });
         let (plane, groups) = (down.input * across.input, unit / WORD_CHANNELS);
         let positions = line / groups.max(1);
-        let before = across.pad_begin.min(positions);
-        let count = across.input.min(positions - before);
+        let (before, count) = columns_inside(across, positions);
         let none = vec![0; count];
         // A group's own words, where there are several.
         let mut own = vec![0; if groups == 1 { 0 } else { count }];
         for (row, words) in (first..).zip(rows.chunks_exact_mut(line.max(1))) {
-            let source = row.checked_sub(down.pad_begin).filter(|row| *row < down.input);
+            let source = row_inside(down, row);
             for group in 0..groups {
                 let channels = group * WORD_CHANNELS..convolution.own.channels.min((group + 1) * WORD_CHANNELS);
                 let mut codes = [0; WORD_CHANNELS];

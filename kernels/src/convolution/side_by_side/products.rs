@@ -1,6 +1,10 @@
 //! Windows by panels of filters: tiles whose sums stay in registers, and what bias and zero points add to them.
 
-use super::{ByteConvolution, Geometry, Panel, SideBySide, completion::Complete, halves::WidenLines};
+use super::{
+    ByteConvolution, Geometry, Panel, SideBySide,
+    completion::Complete,
+    halves::{OF_GROUP, WidenLines},
+};
 use crate::{
     convolution::words::{FLIPPED, WORD_CHANNELS, Words},
     places::places,
@@ -10,9 +14,6 @@ use crate::{
     window,
 };
 use std::ops::Range;
-
-/// Lines of halves that a line takes.
-const OF_LINE: usize = Words::Halves.of_group();
 
 /// What the sums of some panels become.
 struct Corrections<const PANELS: usize> {
@@ -143,12 +144,12 @@ impl<C: Complete> Products<'_, C> {
         let panels = &panels[..PANELS];
         // Widened here and not once for all tasks: so they come from a cache.
         let takes_halves = const { S::SUMS_HALVES } && self.convolution.words == Words::Halves;
-        let mut halves = scratch(if takes_halves { PANELS * panels[0].lines.len() * OF_LINE * LANES } else { 0 });
+        let mut halves = scratch(if takes_halves { PANELS * panels[0].lines.len() * OF_GROUP * LANES } else { 0 });
         let mut halves = bytemuck::cast_slice_mut::<f32, IntegerLine>(&mut halves);
         for (lines, panel) in lines.iter_mut().zip(panels) {
             *lines = &panel.lines;
             if takes_halves {
-                let (own, rest) = halves.split_at_mut(OF_LINE * panel.lines.len());
+                let (own, rest) = halves.split_at_mut(OF_GROUP * panel.lines.len());
                 simd.run(WidenLines { lines: &panel.lines, halves: own });
                 (*lines, halves) = (own, rest);
             }
