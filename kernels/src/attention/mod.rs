@@ -5,9 +5,6 @@
 
 mod blocks;
 mod running;
-#[cfg(test)]
-mod tests;
-
 use super::simd::Instructions;
 use super::{team, threads};
 use blocks::Task;
@@ -259,4 +256,34 @@ pub fn attention(
         left_out.fetch_add(instructions.run(task), Ordering::Relaxed);
     });
     left_out.into_inner()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_are_as_long_as_lets_threads_end_together() {
+        // (heads of keys, queries of each, threads) and queries of a task.
+        let cases = [
+            ((3, 3, 1), 3),
+            ((3, 3, 2), 3),
+            ((2, 3, 2), 3),
+            ((1, 9, 4), 3),
+            ((3, 192, 2), 96),
+            ((1, 1, 4), 1),
+            ((3, 384, 2), 96),
+            ((1, 100, 1), 100),
+            ((1, 197, 1), 104),
+            ((1, 100, 2), 50),
+            ((32, 1, 4), 1),
+        ];
+        for ((heads, rows, threads), expected) in cases {
+            assert_eq!(
+                rows_of_task(heads, rows, threads),
+                expected,
+                "{heads} heads of {rows} queries, {threads} threads"
+            );
+        }
+    }
 }

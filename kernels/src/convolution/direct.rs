@@ -505,3 +505,23 @@ fn copy_bytes(row: &[u8], start: isize, stride: usize, pad: u8, line: &mut [u8])
         _ => line.iter_mut().zip(row.iter().step_by(stride)).for_each(|(to, from)| *to = *from),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grid_of_windows_far_apart_on_a_short_axis_is_mostly_waste() {
+        let axis = |output, stride, kernel| WindowAxis {
+            input: (output - 1) * stride + kernel,
+            output,
+            kernel,
+            stride,
+            dilation: 1,
+            pad_begin: 0,
+            pad_end: 0,
+        };
+        assert!(Grid::new(&[axis(3, 1, 7), axis(3, 1, 7)]).is_none());
+        assert!(Grid::new(&[axis(30, 1, 7), axis(30, 1, 7)]).is_some());
+    }
+}

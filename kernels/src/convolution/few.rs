@@ -162,3 +162,34 @@ impl Finish<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::product::PanelElements;
+    use std::ops::Range;
+
+    #[test]
+    fn few_windows_with_whole_panels_fit() {
+        let axis =
+            |input, output| WindowAxis { input, output, kernel: 3, stride: 1, dilation: 1, pad_begin: 0, pad_end: 0 };
+        let shape = |groups, axes: [WindowAxis; 2]| ConvolutionShape {
+            batch: 2,
+            groups,
+            group_inputs: 90,
+            group_outputs: 37,
+            axes: axes.to_vec(),
+        };
+        let [few, more] = [shape(1, [axis(4, 2), axis(6, 4)]), shape(1, [axis(5, 3), axis(5, 3)])];
+        let panels = vec![0.0; few.depth() * 48];
+        let pieces = |inputs: Range<usize>| {
+            let elements = PanelElements::F32(&panels[..3 * inputs.len() * 16]);
+            [PanelPiece { panels: 0..3, inputs, elements }]
+        };
+        assert!(fits(&few, &pieces(0..few.depth())));
+        // Cut along the inputs, in groups, or of more windows, a convolution is gathered.
+        assert!(!fits(&few, &pieces(0..512)) && !fits(&few, &pieces(512..few.depth())));
+        assert!(!fits(&shape(2, [axis(4, 2), axis(6, 4)]), &pieces(0..few.depth())));
+        assert!(!fits(&more, &pieces(0..more.depth())));
+    }
+}

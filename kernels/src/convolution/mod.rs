@@ -30,9 +30,6 @@ mod transposed;
 mod winograd;
 mod words;
 
-#[cfg(test)]
-mod tests;
-
 use super::{
     change::Change,
     product::{PanelPiece, clamped},

@@ -20,9 +20,6 @@ mod planes;
 mod tile;
 mod winograd;
 
-#[cfg(test)]
-mod tests;
-
 pub use plan::BlockedPlan;
 
 use super::{ConvolutionEpilogue, ConvolutionShape, ConvolutionWeight, grouped::pack};

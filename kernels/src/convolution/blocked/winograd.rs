@@ -303,3 +303,48 @@ fn tile_outputs<S: Simd>(simd: S, sums: &[f32], point_sums: usize) -> [[S::Vecto
     }
     results
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::window::WindowAxis;
+
+    fn shape([group_inputs, group_outputs]: [usize; 2], axes: [WindowAxis; 2]) -> ConvolutionShape {
+        ConvolutionShape { batch: 1, groups: 1, group_inputs, group_outputs, axes: axes.to_vec() }
+    }
+
+    /// The shapes with which `tests/convolution/blocked.rs` compares this algorithm with others.
+    #[test]
+    fn nine_taps_of_many_windows_fit() {
+        let axis = |extent, pad_begin| WindowAxis {
+            input: extent,
+            output: extent + pad_begin - 1,
+            kernel: 3,
+            stride: 1,
+            dilation: 1,
+            pad_begin,
+            pad_end: 1,
+        };
+        for (channels, axes) in [
+            ([24, 40], [axis(30, 1), axis(26, 0)]),
+            ([8, 40], [axis(58, 1), axis(50, 0)]),
+            ([16, 16], [axis(24, 1), axis(24, 1)]),
+        ] {
+            assert!(fits(&shape(channels, axes)), "{channels:?} {axes:?}");
+        }
+        let apart = WindowAxis { output: 12, stride: 2, ..axis(24, 1) };
+        let grouped = ConvolutionShape { groups: 2, ..shape([16, 16], [axis(24, 1); 2]) };
+        for other in [shape([16, 16], [axis(2, 1); 2]), shape([16, 16], [apart; 2]), grouped] {
+            assert!(!fits(&other), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn windows_of_padding_alone_do_not_fit() {
+        let rows = WindowAxis { input: 14, output: 16, kernel: 3, stride: 1, dilation: 1, pad_begin: 2, pad_end: 2 };
+        let outside = WindowAxis { input: 1, output: 4, pad_begin: 4, pad_end: 1, ..rows };
+        let seeing = WindowAxis { input: 2, pad_begin: 2, pad_end: 2, ..outside };
+        assert!(fits(&shape([24, 24], [rows, seeing])));
+        assert!(!fits(&shape([24, 24], [rows, outside])));
+    }
+}

@@ -205,3 +205,42 @@ fn transform_tiles<S: Simd>(simd: S, quarters: &[f32], quarter: usize, data: &mu
     }
     store_points(simd, half, data, point_inputs);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::window::WindowAxis;
+
+    /// The shapes with which `tests/convolution` compares this algorithm with others.
+    #[test]
+    fn nine_taps_of_many_channels_fit() {
+        let shape = |[group_inputs, group_outputs]: [usize; 2], sizes: [(usize, usize); 2]| {
+            let axes = sizes.map(|(input, pad)| WindowAxis {
+                input,
+                output: input + 2 * pad - 2,
+                kernel: 3,
+                stride: 1,
+                dilation: 1,
+                pad_begin: pad,
+                pad_end: pad,
+            });
+            ConvolutionShape { batch: 1, groups: 1, group_inputs, group_outputs, axes: axes.to_vec() }
+        };
+        for (channels, sizes) in [
+            ([48, 33], [(14, 1), (14, 1)]),
+            ([47, 33], [(14, 1), (14, 1)]),
+            ([32, 32], [(16, 1), (16, 1)]),
+            ([20, 40], [(30, 0), (71, 1)]),
+            ([130, 64], [(23, 2), (30, 1)]),
+            ([32, 70], [(57, 1), (18, 1)]),
+        ] {
+            assert!(fits(&shape(channels, sizes)), "{channels:?} {sizes:?}");
+        }
+        let dense = shape([48, 33], [(14, 1), (14, 1)]);
+        let mut apart = dense.clone();
+        apart.axes[0].stride = 2;
+        for other in [shape([2, 2], [(14, 1), (14, 1)]), apart, ConvolutionShape { groups: 3, ..dense }] {
+            assert!(!fits(&other), "{other:?}");
+        }
+    }
+}

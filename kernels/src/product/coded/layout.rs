@@ -291,7 +291,9 @@ impl CodedLayout {
         first + whole * self.record_bytes + last
     }
 
-    pub(in crate::product) fn rounded(&self) -> Rounded {
+    /// What values are rounded to before they are multiplied.
+    #[must_use]
+    pub fn rounded(&self) -> Rounded {
         self.rounded
     }
 

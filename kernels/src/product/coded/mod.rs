@@ -27,13 +27,6 @@ mod records;
 mod rows;
 mod values;
 
-#[cfg(test)]
-mod dynamic_tests;
-#[cfg(test)]
-mod exact_tests;
-#[cfg(test)]
-mod tests;
-
 pub(super) use decode::CodedFew;
 pub use dynamic::dynamic_product;
 pub(super) use dynamic::{FEW_ROWS, complete};

@@ -379,3 +379,45 @@ fn unpacked<const BITS: usize, const SIGNED: bool>(bytes: &[u8]) -> [i32; LANES]
     }
     values
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        product::PANEL_OUTPUTS,
+        simd::{Instructions, Routine},
+        testing::float_of_8_bits as float,
+    };
+
+    /// Bytes as scales: f8e4m3fn, then f8e8m0.
+    struct ByteScales([u8; PANEL_OUTPUTS]);
+
+    impl Routine for ByteScales {
+        type Output = [[f32; PANEL_OUTPUTS]; 2];
+
+        #[inline(always)]
+        fn run<S: Simd>(self, simd: S) -> Self::Output {
+            let mut results = [[0.0; PANEL_OUTPUTS]; 2];
+            simd.store(load_e4m3(simd, &self.0), &mut results[0]);
+            simd.store(load_e8m0(simd, &self.0), &mut results[1]);
+            results
+        }
+    }
+
+    #[test]
+    fn every_scale_of_8_bits_is_its_value() {
+        for instructions in Instructions::available() {
+            for first in (0..=u8::MAX).step_by(PANEL_OUTPUTS) {
+                let bytes: [u8; PANEL_OUTPUTS] = std::array::from_fn(|at| first + at as u8);
+                let [e4m3, e8m0] = instructions.run(ByteScales(bytes));
+                for (at, &byte) in bytes.iter().enumerate() {
+                    let power = if byte == 255 { f32::NAN } else { 2.0_f64.powi(i32::from(byte) - 127) as f32 };
+                    for (found, expected) in [(e4m3[at], float(byte, 3, 7)), (e8m0[at], power)] {
+                        let same = found.to_bits() == expected.to_bits() || found.is_nan() && expected.is_nan();
+                        assert!(same, "{}: {byte:#x} is {found}, not {expected}", instructions.name());
+                    }
+                }
+            }
+        }
+    }
+}

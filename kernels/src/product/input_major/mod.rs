@@ -11,9 +11,6 @@ mod codes;
 mod floats;
 mod layout;
 
-#[cfg(test)]
-mod tests;
-
 use std::ops::{Add, AddAssign, Range};
 
 use super::{

@@ -1,5 +1,14 @@
 //! Products with codes against plain loops, on every instruction set, in every cut.
 
+use ipuc_kernels::{
+    matrix::{Matrix, MatrixMut},
+    product::{
+        CodeType, CodedLayout, CodedPiece, CodedPlane, CodedRole, Epilogue, OpenPanels, PANEL_OUTPUTS, PanelElements,
+        PanelPiece, PlaneType, Rounded, Start, coded_product, pack_panels, panels_product,
+    },
+    simd::Instructions,
+    testing::{float_of_8_bits as float, numbers, with_threads},
+};
 use std::{
     collections::BTreeMap,
     ops::Range,
@@ -8,15 +17,6 @@ use std::{
 
 use half::{bf16, f16};
 use proptest::prelude::*;
-
-use super::planes::{load_e4m3, load_e8m0};
-use super::*;
-use crate::{
-    matrix::{Matrix, MatrixMut},
-    product::{Epilogue, PANEL_OUTPUTS, PanelElements, PanelPiece, Start, pack_panels, panels_product},
-    simd::{Instructions, Routine, Simd},
-    testing::{float_of_8_bits as float, numbers, with_threads},
-};
 
 /// Codes whose products are summed as integers.
 pub(super) const CODES: [CodeType; 7] =
@@ -463,38 +463,6 @@ fn one_plane_of_zero_points() {
 #[should_panic(expected = "a block of 48 inputs in records of 256")]
 fn blocks_are_powers_of_two() {
     let _ = CodedLayout::new(CodeType::U8, 16, 256, &[plane(CodedRole::Scale, PlaneType::F32, 48)], Rounded::F32);
-}
-
-/// Bytes as scales: f8e4m3fn, then f8e8m0.
-struct ByteScales([u8; PANEL_OUTPUTS]);
-
-impl Routine for ByteScales {
-    type Output = [[f32; PANEL_OUTPUTS]; 2];
-
-    #[inline(always)]
-    fn run<S: Simd>(self, simd: S) -> Self::Output {
-        let mut results = [[0.0; PANEL_OUTPUTS]; 2];
-        simd.store(load_e4m3(simd, &self.0), &mut results[0]);
-        simd.store(load_e8m0(simd, &self.0), &mut results[1]);
-        results
-    }
-}
-
-#[test]
-fn every_scale_of_8_bits_is_its_value() {
-    for instructions in Instructions::available() {
-        for first in (0..=u8::MAX).step_by(PANEL_OUTPUTS) {
-            let bytes: [u8; PANEL_OUTPUTS] = std::array::from_fn(|at| first + at as u8);
-            let [e4m3, e8m0] = instructions.run(ByteScales(bytes));
-            for (at, &byte) in bytes.iter().enumerate() {
-                let power = if byte == 255 { f32::NAN } else { 2.0_f64.powi(i32::from(byte) - 127) as f32 };
-                for (found, expected) in [(e4m3[at], float(byte, 3, 7)), (e8m0[at], power)] {
-                    let same = found.to_bits() == expected.to_bits() || found.is_nan() && expected.is_nan();
-                    assert!(same, "{}: {byte:#x} is {found}, not {expected}", instructions.name());
-                }
-            }
-        }
-    }
 }
 
 #[test]

@@ -1,21 +1,20 @@
 //! Products of rounded activations against plain loops: the same bits on every instruction set, in every cut, for every
 //! number of rows.
 
+use ipuc_kernels::{
+    matrix::{Matrix, MatrixMut},
+    product::{
+        CodeType, CodedRole, DynamicRows, Epilogue, OpenPanels, PANEL_OUTPUTS, PlaneType, Rounded, dynamic_product,
+    },
+    simd::Instructions,
+    testing::{numbers, with_threads},
+};
 use std::sync::Arc;
 
 use half::f16;
 use proptest::prelude::*;
 
-use super::{
-    tests::{Aligned, CODES, Call, Coded, bits, calls, exact_planes, meaning, pieces, plane},
-    *,
-};
-use crate::{
-    matrix::{Matrix, MatrixMut},
-    product::{Epilogue, PANEL_OUTPUTS},
-    simd::Instructions,
-    testing::{numbers, with_threads},
-};
+use super::coded::{Aligned, CODES, Call, Coded, bits, calls, exact_planes, meaning, pieces, plane};
 
 /// Codes and scale of activations that share one.
 fn rounded(x: &[f32]) -> (Vec<i64>, f32) {

@@ -1,14 +1,13 @@
 //! Products with panels against naive loops, on every instruction set, in every cut, with one and two threads.
 
 use half::{bf16, f16};
-use proptest::prelude::*;
-
-use super::{panels::Weight, *};
-use crate::{
+use ipuc_kernels::{
     matrix::{Matrix, MatrixMut},
+    product::{Epilogue, PANEL_OUTPUTS, PanelElements, PanelPiece, Start, Weight, pack_panels, panels_product},
     simd::Instructions,
     testing::{numbers, passes, with_threads},
 };
+use proptest::prelude::*;
 
 /// Relative to the sum of magnitudes of the terms: rounding of runs of 128 and of their sum.
 const BOUND: f64 = 1e-5;

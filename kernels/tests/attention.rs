@@ -1,8 +1,12 @@
 //! Attention over many queries against passes of fewer, bit for bit.
 
-use super::*;
-use crate::testing::{numbers, passes, with_threads};
+use ipuc_kernels::{
+    attention::{Attention, Frontier, HeadElements, Heads, Mask, RowLayout, Stage, attention},
+    simd::Instructions,
+    testing::{numbers, passes, with_threads},
+};
 use proptest::prelude::*;
+use std::ops::Range;
 
 const BATCH: usize = 2;
 const KEY_HEADS: usize = 2;
@@ -226,27 +230,6 @@ fn values_of_later_keys_reach_no_query_before() {
                 assert_eq!(bits(own), bits(alone), "query {row} on {}", instructions.name());
             }
         }
-    }
-}
-
-#[test]
-fn tasks_are_as_long_as_lets_threads_end_together() {
-    // (heads of keys, queries of each, threads) and queries of a task.
-    let cases = [
-        ((3, 3, 1), 3),
-        ((3, 3, 2), 3),
-        ((2, 3, 2), 3),
-        ((1, 9, 4), 3),
-        ((3, 192, 2), 96),
-        ((1, 1, 4), 1),
-        ((3, 384, 2), 96),
-        ((1, 100, 1), 100),
-        ((1, 197, 1), 104),
-        ((1, 100, 2), 50),
-        ((32, 1, 4), 1),
-    ];
-    for ((heads, rows, threads), expected) in cases {
-        assert_eq!(rows_of_task(heads, rows, threads), expected, "{heads} heads of {rows} queries, {threads} threads");
     }
 }
 

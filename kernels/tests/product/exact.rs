@@ -1,18 +1,16 @@
 //! Exact products against plain loops: the same bits on every instruction set, in every cut, for every number of rows.
 
-use std::sync::Arc;
-
-use super::{
-    exact::{ExactWeight, ExactWords, exact_product},
-    exact_rows::ExactRows,
-    tests::{Aligned, CODES, Call, Coded, calls, exact_planes, meaning, pieces, plane},
-    *,
-};
-use crate::{
-    product::{ByteType, IntegerRows, PANEL_OUTPUTS},
+use ipuc_kernels::{
+    product::{
+        ByteType, CodeType, CodedRole, ExactRows, ExactWeight, ExactWords, IntegerRows, OpenPanels, PANEL_OUTPUTS,
+        PlaneType, Rounded, exact_product,
+    },
     simd::Instructions,
     testing::{numbers, with_threads},
 };
+use std::sync::Arc;
+
+use super::coded::{Aligned, CODES, Call, Coded, calls, exact_planes, meaning, pieces, plane};
 
 /// Integers of 8 or 16 bits.
 #[derive(Clone, Copy, Debug)]

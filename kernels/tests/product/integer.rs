@@ -1,8 +1,13 @@
 //! Products of integers against sums in 64 bits.
 
-use super::integer::{IntegerPiece, IntegerSums, IntegerWeight, SumOrder, integer_product, pack_integers};
-use super::integer_rows::{ByteType, IntegerRows, Zero};
-use crate::{simd::Instructions, testing::with_threads, window::WindowAxis};
+use ipuc_kernels::{
+    product::{
+        ByteType, IntegerPiece, IntegerRows, IntegerSums, IntegerWeight, SumOrder, Zero, integer_product, pack_integers,
+    },
+    simd::Instructions,
+    testing::with_threads,
+    window::WindowAxis,
+};
 use proptest::prelude::*;
 
 fn number(byte: u8, kind: ByteType) -> i64 {

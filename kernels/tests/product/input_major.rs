@@ -1,15 +1,14 @@
 //! Products that leave inputs out have the bits of those with panels.
 
 use half::{bf16, f16};
-
-use super::super::{
-    CodeType, CodedLayout, CodedPiece, CodedPlane, CodedRole, DynamicRows, Epilogue, OpenPanels, PanelElements,
-    PanelPiece, PlaneType, Rounded, Start, coded_product, dynamic_product, pack_panels, panels_product,
-};
-use super::{InputMajorLayout, InputMajorProduct, RunElements, RunInputs, RunPiece, RunRows, Skipped, panels_of_runs};
-use crate::{
+use ipuc_kernels::{
     change::{Change, RowChange},
     matrix::{Matrix, MatrixMut},
+    product::{
+        CodeType, CodedLayout, CodedPiece, CodedPlane, CodedRole, DynamicRows, Epilogue, InputMajorLayout,
+        InputMajorProduct, OpenPanels, PanelElements, PanelPiece, PlaneType, Rounded, RunElements, RunInputs, RunPiece,
+        RunRows, Skipped, Start, coded_product, dynamic_product, pack_panels, panels_of_runs, panels_product,
+    },
     simd::Instructions,
     team::Team,
     testing::numbers,

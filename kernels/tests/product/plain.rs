@@ -1,14 +1,16 @@
 //! Products with matrices as they come, against naive loops and against panels.
 
 use half::{bf16, f16};
-use proptest::prelude::*;
-
-use super::*;
-use crate::{
+use ipuc_kernels::{
     matrix::{Matrix, MatrixMut},
+    product::{
+        Batch, Epilogue, PanelElements, PanelPiece, PlainElements, PlainLayout, PlainMatrix, Start, batched_product,
+        broadcast_places, pack_panels, panels_of, panels_product, plain_product,
+    },
     simd::Instructions,
     testing::{numbers, passes, with_threads},
 };
+use proptest::prelude::*;
 
 /// Relative to the sum of magnitudes of the terms.
 const BOUND: f64 = 1e-5;

@@ -1,0 +1,10 @@
+//! Products with all kinds of weights.
+
+mod coded;
+mod dynamic;
+mod exact;
+mod input_major;
+mod integer;
+mod panels;
+mod plain;
+mod sparse;
