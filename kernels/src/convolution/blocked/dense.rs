@@ -21,8 +21,9 @@ use crate::{
 
 /// Inputs that are multiplied for all windows of a task before the next ones: their weights stay in the first-level cache, those of
 /// several panels too where these are multiplied together. Where windows have several taps, which read the same values again, runs are
-/// longer, and weights come from the second-level cache.
+/// longer, since sums wait in memory from one to the next, and weights come from the second-level cache.
 const MOST_INPUTS: usize = 256;
+const MOST_INPUTS_OF_TAPS: usize = 576;
 const MOST_INPUTS_OF_TWO: usize = 224;
 const MOST_INPUTS_OF_FOUR: usize = 128;
 const MOST_INPUTS_OF_TAPS_TOGETHER: usize = 288;
@@ -448,7 +449,8 @@ impl Group<'_> {
 /// Inputs of a run of so many panels. Sums of several taps go over runs first, so that theirs depend on nothing that tasks differ in.
 fn most_inputs<S: Simd>(taps: usize, panels: usize) -> usize {
     match (taps, panels) {
-        _ if const { panels_together::<S>() == 1 } => MOST_INPUTS,
+        (1, _) if const { panels_together::<S>() == 1 } => MOST_INPUTS,
+        _ if const { panels_together::<S>() == 1 } => MOST_INPUTS_OF_TAPS,
         (1, 4) => MOST_INPUTS_OF_FOUR,
         (1, 2) => MOST_INPUTS_OF_TWO,
         (1, _) => MOST_INPUTS,
