@@ -1,6 +1,8 @@
-//! The tests of the kernels that steps call, one program: what is public is tested here, so that the kernels are compiled once.
-//! `cargo test -p ipuc-kernels --test all product` runs those of `product`. What is private is tested under its code.
+//! The tests of attention, of convolutions of floats and of products, whose code is most of the kernels: from outside, so that it is
+//! compiled once. One program: `cargo test -p ipuc-kernels --test all product` runs those of `product`. Other kernels, and what is
+//! private, are tested under their code.
 
 mod attention;
 mod convolution;
+mod panel_element;
 mod product;

@@ -230,7 +230,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
         let name = path.file_name().unwrap().to_str().unwrap().to_string();
         if path.is_dir() && name != "tests" {
             sources(&path, found);
-        } else if name.ends_with(".rs") && !name.ends_with("_tests.rs") && !OF_TESTS.contains(&name.as_str()) {
+        } else if name.ends_with(".rs") && !OF_TESTS.contains(&name.as_str()) {
             found.push(path);
         }
     }

@@ -5,6 +5,7 @@
 
 mod blocks;
 mod running;
+
 use super::simd::Instructions;
 use super::{team, threads};
 use blocks::Task;

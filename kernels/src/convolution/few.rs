@@ -169,27 +169,42 @@ mod tests {
     use crate::product::PanelElements;
     use std::ops::Range;
 
+    /// The shapes with which `kernels/tests/convolution` compares such products with sums of what is gathered.
     #[test]
     fn few_windows_with_whole_panels_fit() {
-        let axis =
-            |input, output| WindowAxis { input, output, kernel: 3, stride: 1, dilation: 1, pad_begin: 0, pad_end: 0 };
-        let shape = |groups, axes: [WindowAxis; 2]| ConvolutionShape {
+        let axis = |input, output, stride, pad| WindowAxis {
+            input,
+            output,
+            kernel: 3,
+            stride,
+            dilation: 1,
+            pad_begin: pad,
+            pad_end: pad,
+        };
+        let shape = |axes: [WindowAxis; 2]| ConvolutionShape {
             batch: 2,
-            groups,
+            groups: 1,
             group_inputs: 90,
             group_outputs: 37,
             axes: axes.to_vec(),
         };
-        let [few, more] = [shape(1, [axis(4, 2), axis(6, 4)]), shape(1, [axis(5, 3), axis(5, 3)])];
-        let panels = vec![0.0; few.depth() * 48];
-        let pieces = |inputs: Range<usize>| {
-            let elements = PanelElements::F32(&panels[..3 * inputs.len() * 16]);
-            [PanelPiece { panels: 0..3, inputs, elements }]
+        let few = [
+            shape([axis(3, 2, 2, 1), axis(4, 4, 1, 1)]),
+            shape([axis(3, 1, 1, 0), axis(3, 1, 1, 0)]),
+            shape([axis(3, 1, 1, 0), axis(4, 1, 2, 0)]),
+        ];
+        let depth = few[0].depth();
+        let weights = vec![0.0; 3 * depth * PANEL_OUTPUTS];
+        let piece = |panels: Range<usize>, inputs: Range<usize>| {
+            let elements = PanelElements::F32(&weights[..panels.len() * inputs.len() * PANEL_OUTPUTS]);
+            [PanelPiece { panels, inputs, elements }]
         };
-        assert!(fits(&few, &pieces(0..few.depth())));
-        // Cut along the inputs, in groups, or of more windows, a convolution is gathered.
-        assert!(!fits(&few, &pieces(0..512)) && !fits(&few, &pieces(512..few.depth())));
-        assert!(!fits(&shape(2, [axis(4, 2), axis(6, 4)]), &pieces(0..few.depth())));
-        assert!(!fits(&more, &pieces(0..more.depth())));
+        for few in few {
+            assert!(fits(&few, &piece(0..3, 0..depth)), "{few:?}");
+            // Cut along the inputs, or in groups, it is computed otherwise.
+            assert!(!fits(&few, &piece(1..2, 0..512)) && !fits(&few, &piece(1..2, 512..depth)), "{few:?}");
+            assert!(!fits(&ConvolutionShape { groups: 2, ..few }, &piece(0..3, 0..depth)));
+        }
+        assert!(!fits(&shape([axis(5, 3, 1, 0), axis(5, 3, 1, 0)]), &piece(0..3, 0..depth)), "more windows");
     }
 }

@@ -41,8 +41,8 @@ pub use input_major::{
 pub use integer::{IntegerLine, IntegerPiece, IntegerSums, IntegerWeight, SumOrder, integer_product, pack_integers};
 pub use integer_rows::{ByteType, IntegerRows, Zero};
 pub use multiply::panels_product;
-pub use panels::{PANEL_OUTPUTS, PanelElements, PanelPiece, Weight, pack_panels};
-pub(crate) use panels::{Panels, RUN};
+pub use panels::{PANEL_OUTPUTS, PanelElements, PanelPiece, pack_panels};
+pub(crate) use panels::{Panels, RUN, Weight};
 pub(crate) use plain::plain_product_within;
 pub use plain::{Batch, batched_product, broadcast_places, plain_product};
 pub use plain_matrix::{PlainElements, PlainLayout, PlainMatrix, panels_of};

@@ -213,8 +213,8 @@ impl<W: Weight> Routine for Widen<'_, W> {
     }
 }
 
-/// A stored element type of panels: f32, f16 or bf16.
-pub trait Weight: Copy + Send + Sync + Default + 'static {
+/// A stored element type of panels.
+pub(crate) trait Weight: Copy + Send + Sync + Default + 'static {
     /// Inputs side by side.
     const GROUP: usize;
 
@@ -339,6 +339,7 @@ fn first_16<T: Weight>(values: &[T]) -> [T; LANES] {
 ///
 /// The compiler writes panels itself; this is for weights that exist only while running, and for tests.
 #[must_use]
+#[allow(private_bounds, reason = "the element types are a closed set")]
 pub fn pack_panels<T: Weight>(inputs: usize, outputs: usize, element: impl Fn(usize, usize) -> f32) -> Vec<T> {
     let depth = inputs.next_multiple_of(T::GROUP);
     let mut packed = vec![T::default(); outputs.div_ceil(PANEL_OUTPUTS) * PANEL_OUTPUTS * depth];

@@ -8,12 +8,14 @@ use ipuc_kernels::{
     convolution::{
         ConvolutionEpilogue, ConvolutionShape, ConvolutionWeight, TransposedShape, convolution, depthwise, transposed,
     },
-    product::{PANEL_OUTPUTS, PanelElements, PanelPiece, Weight, pack_panels},
+    product::{PANEL_OUTPUTS, PanelElements, PanelPiece, pack_panels},
     simd::Instructions,
     testing::{numbers, with_threads},
     window::{self, WindowAxis},
 };
 use proptest::prelude::*;
+
+use crate::panel_element::PanelElement;
 
 /// Relative to the sum of magnitudes of the terms.
 const BOUND: f64 = 1e-5;
@@ -152,11 +154,11 @@ fn run(
     out
 }
 
-pub(super) fn pack_group<T: Weight>(shape: &ConvolutionShape, weight: &[f32]) -> Vec<T> {
+pub(super) fn pack_group<T: PanelElement>(shape: &ConvolutionShape, weight: &[f32]) -> Vec<T> {
     let depth = shape.depth();
     let group = |group: usize| {
         let weight = &weight[group * shape.group_outputs * depth..];
-        pack_panels::<T>(depth, shape.group_outputs, |input, output| weight[output * depth + input])
+        T::pack(depth, shape.group_outputs, |input, output| weight[output * depth + input])
     };
     (0..shape.groups).flat_map(group).collect()
 }

@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 use ipuc_kernels::{
     matrix::{Matrix, MatrixMut},
-    product::{Epilogue, PANEL_OUTPUTS, PanelElements, PanelPiece, Start, Weight, pack_panels, panels_product},
+    product::{Epilogue, PANEL_OUTPUTS, PanelElements, PanelPiece, Start, pack_panels, panels_product},
     simd::Instructions,
     testing::{numbers, passes, with_threads},
 };
@@ -43,23 +43,23 @@ impl Packed {
     fn piece(&self, panels: std::ops::Range<usize>, inputs: std::ops::Range<usize>, k: usize) -> PanelPiece<'_> {
         // Runs of inputs of several panels do not lie side by side, so they are given panel by panel.
         assert!(panels.len() == 1 || inputs == (0..k));
-        fn part<'a, T: Weight>(
-            all: &'a [T],
+        fn part<'a, T>(
+            (all, group): (&'a [T], usize),
             panels: &std::ops::Range<usize>,
             inputs: &std::ops::Range<usize>,
             k: usize,
         ) -> &'a [T] {
-            let depth = k.next_multiple_of(T::GROUP) * PANEL_OUTPUTS;
-            let end = inputs.end.next_multiple_of(T::GROUP) * PANEL_OUTPUTS;
+            let depth = k.next_multiple_of(group) * PANEL_OUTPUTS;
+            let end = inputs.end.next_multiple_of(group) * PANEL_OUTPUTS;
             if panels.is_empty() {
                 return &[];
             }
             &all[panels.start * depth + inputs.start * PANEL_OUTPUTS..(panels.end - 1) * depth + end]
         }
         let elements = match self.element {
-            Type::F32 => PanelElements::F32(part(&self.f32, &panels, &inputs, k)),
-            Type::F16 => PanelElements::F16(part(&self.f16, &panels, &inputs, k)),
-            Type::Bf16 => PanelElements::Bf16(part(&self.bf16, &panels, &inputs, k)),
+            Type::F32 => PanelElements::F32(part((&self.f32, 1), &panels, &inputs, k)),
+            Type::F16 => PanelElements::F16(part((&self.f16, 1), &panels, &inputs, k)),
+            Type::Bf16 => PanelElements::Bf16(part((&self.bf16, 2), &panels, &inputs, k)),
         };
         PanelPiece { panels, inputs, elements }
     }

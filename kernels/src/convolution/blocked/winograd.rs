@@ -313,7 +313,7 @@ mod tests {
         ConvolutionShape { batch: 1, groups: 1, group_inputs, group_outputs, axes: axes.to_vec() }
     }
 
-    /// The shapes with which `tests/convolution/blocked.rs` compares this algorithm with others.
+    /// The shapes with which `kernels/tests/convolution/blocked.rs` compares this algorithm with others.
     #[test]
     fn nine_taps_of_many_windows_fit() {
         let axis = |extent, pad_begin| WindowAxis {
@@ -329,6 +329,7 @@ mod tests {
             ([24, 40], [axis(30, 1), axis(26, 0)]),
             ([8, 40], [axis(58, 1), axis(50, 0)]),
             ([16, 16], [axis(24, 1), axis(24, 1)]),
+            ([16, 40], [axis(24, 1), axis(24, 1)]),
         ] {
             assert!(fits(&shape(channels, axes)), "{channels:?} {axes:?}");
         }

@@ -211,7 +211,7 @@ mod tests {
     use super::*;
     use crate::window::WindowAxis;
 
-    /// The shapes with which `tests/convolution` compares this algorithm with others.
+    /// The shapes with which `kernels/tests/convolution` compares this algorithm with others.
     #[test]
     fn nine_taps_of_many_channels_fit() {
         let shape = |[group_inputs, group_outputs]: [usize; 2], sizes: [(usize, usize); 2]| {

@@ -319,7 +319,7 @@ fn place(layout: &CodedLayout, input: usize, row: usize, shift: u32, plane: Code
 
 /// Bytes as f8e4m3fn: moved down by one bit they are f16 of a 256th of their value, but for NaN.
 #[inline(always)]
-pub(super) fn load_e4m3<S: Simd>(simd: S, bytes: &[u8; LANES]) -> S::Vector {
+fn load_e4m3<S: Simd>(simd: S, bytes: &[u8; LANES]) -> S::Vector {
     let mut halves = [f16::ZERO; LANES];
     for (half, &byte) in halves.iter_mut().zip(bytes) {
         let byte = u16::from(byte);
@@ -331,7 +331,7 @@ pub(super) fn load_e4m3<S: Simd>(simd: S, bytes: &[u8; LANES]) -> S::Vector {
 
 /// Bytes as f8e8m0: the exponents of f32, but for the least, which is subnormal there, and the greatest, which is NaN.
 #[inline(always)]
-pub(super) fn load_e8m0<S: Simd>(simd: S, bytes: &[u8; LANES]) -> S::Vector {
+fn load_e8m0<S: Simd>(simd: S, bytes: &[u8; LANES]) -> S::Vector {
     let mut values = [0.0; LANES];
     for (value, &byte) in values.iter_mut().zip(bytes) {
         let is_end = byte.wrapping_add(1) < 2;
