@@ -45,20 +45,32 @@ pub(crate) fn places(axes: &[WindowAxis], windows: Range<usize>, unit: usize) ->
     places
 }
 
-/// The places of the windows of a task, from whichever task was first.
+/// The places of the windows of a task, and those of copies of what they read, from whichever task was first.
 #[derive(Debug, Default)]
-pub(crate) struct KeptPlaces(OnceLock<LinePlaces>);
+pub(crate) struct KeptPlaces {
+    own: OnceLock<LinePlaces>,
+    of_copies: OnceLock<LinePlaces>,
+}
 
 impl KeptPlaces {
     /// What an earlier task has left here, or else what `make` gives. A task that begins at the same time as another one does not sleep
     /// until that is done: to wake it would take longer.
     pub(crate) fn get_or_make(&self, make: impl FnOnce() -> LinePlaces) -> &LinePlaces {
-        if let Some(places) = self.0.get() {
-            return places;
-        }
-        let own = make();
-        self.0.get_or_init(|| own)
+        kept_or_made(&self.own, make)
     }
+
+    /// As [`KeptPlaces::get_or_make`], of copies.
+    pub(crate) fn of_copies(&self, make: impl FnOnce() -> LinePlaces) -> &LinePlaces {
+        kept_or_made(&self.of_copies, make)
+    }
+}
+
+fn kept_or_made(kept: &OnceLock<LinePlaces>, make: impl FnOnce() -> LinePlaces) -> &LinePlaces {
+    if let Some(places) = kept.get() {
+        return places;
+    }
+    let own = make();
+    kept.get_or_init(|| own)
 }
 
 /// Which row of positions each tap along the axes but the last is in, `[taps, rows]`, [`OUTSIDE`] in the padding.

@@ -260,7 +260,8 @@ fn rows_are_tiles_of_many_windows() {
             group_outputs: 32,
             axes: vec![rows, columns],
         };
-        for case in [Case::new(shape(40)), Case::of_planes(shape(3))] {
+        // More inputs than are multiplied before sums wait for the next ones.
+        for case in [Case::new(shape(72)), Case::of_planes(shape(3))] {
             case.agrees();
             case.has_epilogue();
             for instructions in Instructions::available() {
@@ -354,6 +355,29 @@ fn channels_that_are_no_whole_blocks_are_refused() {
     let axis = WindowAxis { input: 1, output: 1, kernel: 1, stride: 1, dilation: 1, pad_begin: 0, pad_end: 0 };
     let shape = ConvolutionShape { batch: 1, groups: 1, group_inputs: 12, group_outputs: 8, axes: vec![axis; 2] };
     Case::new(shape).agrees();
+}
+
+/// Every second window of one tap: copied side by side for a task of all panels, where registers are few, and read where they lie for
+/// those of one panel.
+#[test]
+fn windows_that_are_apart_have_the_same_sums_wherever_they_lie() {
+    let axis =
+        |input, output| WindowAxis { input, output, kernel: 1, stride: 2, dilation: 1, pad_begin: 0, pad_end: 0 };
+    let axes = vec![axis(13, 7), axis(14, 7)];
+    let case = Case::new(ConvolutionShape { batch: 2, groups: 1, group_inputs: 24, group_outputs: 80, axes });
+    case.agrees();
+    let (packed, depth) = (pack_group(&case.shape, &case.weight), case.shape.depth());
+    for instructions in Instructions::available() {
+        let whole = case.plain(instructions, ConvolutionEpilogue::default());
+        let pieces = packed.chunks(depth * PANEL_OUTPUTS).enumerate().map(|(panel, elements)| PanelPiece {
+            panels: panel..panel + 1,
+            inputs: 0..depth,
+            elements: PanelElements::F32(elements),
+        });
+        let pieces: Vec<PanelPiece<'_>> = pieces.collect();
+        let alone = case.run(instructions, ConvolutionWeight::Panels(&pieces), ConvolutionEpilogue::default());
+        assert_eq!(whole, alone, "{}", instructions.name());
+    }
 }
 
 /// Many windows of 3 × 3 taps, at the borders of which tiles are cut off, with a last panel of one block: tiles of one block, and of

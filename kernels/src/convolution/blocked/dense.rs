@@ -4,6 +4,7 @@ use std::{cmp::Reverse, ops::Range};
 
 use super::{
     BlockedPlan, CHANNEL_BLOCK, InputOrder,
+    copied::CopiedWindows,
     panel_tiles::{Finish, PanelTiles, Start, TILE_ROWS},
     plane,
     planes::Planes,
@@ -37,6 +38,9 @@ const MOST_COPIED: usize = 1 << 13;
 
 /// Places of taps that take as much room as a value that is copied may.
 const PLACES_OF_VALUE: usize = 8;
+
+/// Panels from which on copies of windows that are apart take less time than they save, where a tile has few windows.
+const FEWEST_PANELS_OF_COPIES: usize = 4;
 
 /// Panels that are multiplied together at most, and in tasks that are few.
 const MOST_TOGETHER: usize = 4;
@@ -278,8 +282,14 @@ impl<'a> Task<'a> {
         let ConvolutionShape { groups, group_inputs, .. } = *shape;
         let plane = plane(shape);
         let image = &x[(self.image * groups + self.group) * group_inputs * plane..][..group_inputs * plane];
-        let planes;
+        let (planes, copied);
+        let copies = const { panels_together::<S>() == 1 } && self.panels.len() >= FEWEST_PANELS_OF_COPIES;
         let values = match order {
+            InputOrder::Blocks if copies && CopiedWindows::fits(axes) => {
+                let blocks = group_inputs / CHANNEL_BLOCK;
+                copied = CopiedWindows::new(axes, blocks, image, self.windows.clone(), self.places);
+                copied.values()
+            }
             InputOrder::Blocks => {
                 let places = self.places(axes);
                 let blocks = group_inputs / CHANNEL_BLOCK;

@@ -11,6 +11,7 @@
 //! channel in a single run; within it the order is over rows of taps, channels and the taps of a row, or over taps and channels where
 //! taps are read one by one.
 
+mod copied;
 mod dense;
 mod depthwise;
 mod depthwise_down;
