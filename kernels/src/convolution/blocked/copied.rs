@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::{CHANNEL_BLOCK, tile::Values};
+use super::{CHANNEL_BLOCK, planes::is_inside, tile::Values};
 use crate::{
     places::KeptPlaces,
     scratch::{Scratch, scratch},
@@ -21,11 +21,8 @@ pub(super) struct CopiedWindows<'a> {
 impl<'a> CopiedWindows<'a> {
     /// Whether windows have one tap each, which is in no padding, and are apart along the last axis.
     pub(super) fn fits(axes: &[WindowAxis]) -> bool {
-        let is_inside = |axis: &WindowAxis| {
-            let last = axis.output.saturating_sub(1) * axis.stride;
-            axis.kernel == 1 && axis.pad_begin == 0 && last < axis.input
-        };
-        axes.iter().all(is_inside) && axes.last().is_some_and(|columns| columns.stride > 1)
+        axes.iter().all(|axis| axis.kernel == 1 && is_inside(*axis))
+            && axes.last().is_some_and(|columns| columns.stride > 1)
     }
 
     /// Those of windows that [`CopiedWindows::fits`], over so many blocks of channels.

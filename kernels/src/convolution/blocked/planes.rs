@@ -98,7 +98,7 @@ fn reach(axis: WindowAxis, windows: usize) -> usize {
 }
 
 /// Whether no window sees padding.
-fn is_inside(axis: WindowAxis) -> bool {
+pub(super) fn is_inside(axis: WindowAxis) -> bool {
     axis.pad_begin == 0 && reach(axis, axis.output) <= axis.input
 }
 
