@@ -8,7 +8,7 @@
 
 mod tasks;
 
-pub(crate) use tasks::Tasks;
+pub(crate) use tasks::Given;
 
 use std::any::Any;
 use std::cell::{Cell, RefCell, UnsafeCell};
@@ -18,7 +18,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use std::{fmt, hint, io};
-use tasks::Indices;
+use tasks::{Indices, Left, Memory, hand_out};
 
 /// How long a thread without work watches for more.
 const WATCH: Duration = Duration::from_micros(200);
@@ -123,29 +123,32 @@ pub fn index() -> usize {
     INDEX.get()
 }
 
-/// Runs `work` on this thread, and nowhere else.
-pub(crate) fn alone(work: impl FnOnce()) {
-    let team = CURRENT.with_borrow(|team| team.as_ref().filter(|team| team.is_observed()).cloned());
-    match team {
-        Some(team) => team.observed(0, work),
-        None => work(),
+/// Gives each task to one call of `work`, which takes them until none is left: on this thread, and, but where it is to be serial, on as
+/// many others of its team as come before that. The caller has the first task from the beginning: it waits for no other core then, not
+/// even for one to see that it is called.
+///
+/// # Panics
+/// If there are 2^32 tasks or more.
+pub(crate) fn give<T: Send>(tasks: &mut [T], is_serial: bool, work: &(impl Fn(Given<'_, '_, T>) + Sync)) {
+    let (count, memory) = (tasks.len(), Memory::new(tasks));
+    // SAFETY: these are the indices of tasks, and each is given out once.
+    let of_indices = |indices: &mut dyn Iterator<Item = usize>| work(unsafe { memory.given(indices) });
+    match is_serial {
+        true => of_indices(&mut (0..count)),
+        false => spread(count, &of_indices),
     }
 }
 
-/// Runs `work`, which takes tasks until none is left, on this thread and on as many others of its team as come before that. The caller
-/// has the first task from the beginning: it waits for no other core then, not even for one to see that it is called.
-pub(crate) fn share<T: Send>(tasks: &mut [T], work: &(impl Fn(&Tasks<'_, T>, Option<&mut T>) + Sync)) {
+/// Takes indices of tasks until none is left. One function for all kinds of tasks spreads them over threads.
+type Work<'a> = dyn Fn(&mut dyn Iterator<Item = usize>) + Sync + 'a;
+
+/// Has the threads of the current team share the indices of so many tasks: each is given out once.
+fn spread(count: usize, work: &Work<'_>) {
     match CURRENT.with_borrow(Clone::clone) {
-        Some(team) => team.share(tasks, work),
-        None => unshared(tasks, work),
+        Some(team) if count > 1 && team.others > 0 => team.share(count, work),
+        Some(team) => team.observed(0, &|| work(&mut (0..count))),
+        None => work(&mut (0..count)),
     }
-}
-
-/// Runs `work` on this thread.
-fn unshared<T>(tasks: &mut [T], work: &impl Fn(&Tasks<'_, T>, Option<&mut T>)) {
-    let mut own = [Indices::default()];
-    let (tasks, first) = Tasks::new(tasks, &mut own);
-    work(&tasks, first);
 }
 
 /// What the threads of a team have in common.
@@ -258,16 +261,18 @@ impl Post {
 }
 
 impl Shared {
-    fn share<T: Send>(&self, tasks: &mut [T], work: &(impl Fn(&Tasks<'_, T>, Option<&mut T>) + Sync)) {
+    fn share(&self, count: usize, work: &Work<'_>) {
         let mut own = match self.caller.try_lock() {
             Ok(own) => own,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             // The team helps somebody else, or this is work within its work.
-            Err(TryLockError::WouldBlock) => return self.observed(0, || unshared(tasks, work)),
+            Err(TryLockError::WouldBlock) => return self.observed(0, &|| work(&mut (0..count))),
         };
-        let others = self.others.min(tasks.len().saturating_sub(1));
-        let (tasks, first) = Tasks::new(tasks, &mut own[..=others]);
-        let of_others: &(dyn Fn() + Sync) = &|| work(&tasks, None);
+        let others = self.others.min(count.saturating_sub(1));
+        let own = &mut own[..=others];
+        hand_out(count, own);
+        let own = &*own;
+        let of_others: &(dyn Fn() + Sync) = &|| work(&mut Left::of_other(own, INDEX.get()));
         // SAFETY: only the lifetime changes. `TakenBack` takes the work back before this function returns or unwinds, so no call
         // outlives the borrow.
         let erased = unsafe { std::mem::transmute::<&(dyn Fn() + Sync), &'static (dyn Fn() + Sync)>(of_others) };
@@ -284,7 +289,7 @@ impl Shared {
                 if sleeping == 1 { self.wake.notify_one() } else { self.wake.notify_all() }
             }
         }
-        self.observed(0, || work(&tasks, first));
+        self.observed(0, &|| work(&mut Left::of_caller(own, count)));
         drop(taken_back);
         if let Some(panic) = self.panic() {
             resume_unwind(panic);
@@ -353,7 +358,7 @@ impl Shared {
         self.is_observed.load(Ordering::Acquire)
     }
 
-    fn observed(&self, index: usize, work: impl FnOnce()) {
+    fn observed(&self, index: usize, work: &dyn Fn()) {
         if !self.is_observed() {
             return work();
         }

@@ -1,6 +1,6 @@
 //! How work is spread over the caller's team: when at all, and into how many parts.
 
-use crate::team::{self, Tasks};
+use crate::team;
 use std::cell::Cell;
 
 /// Below this many multiply-accumulate operations a kernel stays on the calling thread: what another reads and writes moves between the
@@ -68,34 +68,21 @@ pub fn each_mut<T: Send>(tasks: Vec<T>, run: impl Fn(&mut T) + Sync) {
 
 /// As [`each_mut`], with something of its own for each thread, which it makes before its first task and drops behind its last.
 pub fn each_with<T: Send, K>(mut tasks: Vec<T>, make: impl Fn() -> K + Sync, run: impl Fn(&mut K, &mut T) + Sync) {
-    let run_all = |tasks: &mut [T]| {
+    team::give(&mut tasks, SERIAL.get(), &|mut given| {
+        let Some(first) = given.next() else { return };
         let mut kept = make();
-        tasks.iter_mut().for_each(|task| run(&mut kept, task));
-    };
-    if SERIAL.get() {
-        return run_all(&mut tasks);
-    }
-    if tasks.len() < 2 || team::count() == 1 {
-        return team::alone(|| run_all(&mut tasks));
-    }
-    team::share(&mut tasks, &|tasks: &Tasks<'_, T>, first: Option<&mut T>| take_all(tasks, first, &make, &run));
-}
-
-/// Runs a task and those that are left: one function for the caller and all others, since it holds all that a task does.
-#[inline(never)]
-fn take_all<T, K>(tasks: &Tasks<'_, T>, first: Option<&mut T>, make: &impl Fn() -> K, run: &impl Fn(&mut K, &mut T)) {
-    let thread = team::index();
-    let Some(first) = first.or_else(|| tasks.next(thread)) else { return };
-    let mut kept = make();
-    run(&mut kept, first);
-    while let Some(task) = tasks.next(thread) {
-        run(&mut kept, task);
-    }
+        run(&mut kept, first);
+        given.for_each(|task| run(&mut kept, task));
+    });
 }
 
 /// Runs `run(index, chunk)` for each chunk of `size` elements, side by side.
 pub fn chunks<T: Send>(values: &mut [T], size: usize, run: impl Fn(usize, &mut [T]) + Sync) {
-    each(values.chunks_mut(size).enumerate().collect(), |(index, chunk)| run(index, chunk));
+    // One function for chunks of a type: it would be compiled for each kernel else.
+    fn each_chunk<T: Send>(values: &mut [T], size: usize, run: &(dyn Fn(usize, &mut [T]) + Sync)) {
+        each_mut(values.chunks_mut(size).enumerate().collect(), |(index, chunk)| run(*index, chunk));
+    }
+    each_chunk(values, size, &run);
 }
 
 #[cfg(test)]

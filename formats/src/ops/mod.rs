@@ -235,7 +235,7 @@ macro_rules! attributes {
             #[allow(unused_mut, unused_variables, reason = "operators without attributes take nothing")]
             fn build(
                 operator: &'static str,
-                mut take: impl FnMut(&'static str) -> Option<$crate::attribute::AttributeValue>,
+                take: &dyn Fn(&'static str) -> Option<$crate::attribute::AttributeValue>,
             ) -> Result<Self, $crate::attribute::AttributeError> {
                 Ok($Op { $($field: $crate::ops::field(operator, stringify!($field), take(stringify!($field)))?,)* })
             }
@@ -268,7 +268,7 @@ pub trait Attributes: Sized {
     /// [`AttributeError`] where a field is missing or does not fit.
     fn build(
         operator: &'static str,
-        take: impl FnMut(&'static str) -> Option<AttributeValue>,
+        take: &dyn Fn(&'static str) -> Option<AttributeValue>,
     ) -> Result<Self, AttributeError>;
 }
 
@@ -299,8 +299,19 @@ pub(crate) fn decode_fields<T: Attributes>(
     if revision > T::REVISION {
         return Err(AttributeError::Revision { operator, found: revision, known: T::REVISION });
     }
+    check_numbers(operator, T::FIELDS, revision, stored)?;
+    T::build(operator, &|name| stored_value(T::FIELDS, stored, name))
+}
+
+/// Whether numbers are those of fields that this revision has, each once.
+fn check_numbers(
+    operator: &'static str,
+    fields: &[Field],
+    revision: u32,
+    stored: &[(u32, AttributeValue)],
+) -> Result<(), AttributeError> {
     for (index, (number, _)) in stored.iter().enumerate() {
-        let field = T::FIELDS
+        let field = fields
             .iter()
             .find(|field| field.number == *number && field.since <= revision)
             .ok_or(AttributeError::UnknownNumber { operator, number: *number })?;
@@ -308,18 +319,31 @@ pub(crate) fn decode_fields<T: Attributes>(
             return Err(AttributeError::Duplicate { operator, name: field.name });
         }
     }
-    T::build(operator, |name| {
-        let number = T::FIELDS.iter().find(|field| field.name == name)?.number;
-        stored.iter().find(|(stored_number, _)| *stored_number == number).map(|(_, value)| value.clone())
-    })
+    Ok(())
+}
+
+/// The value of the field of this name.
+fn stored_value(fields: &[Field], stored: &[(u32, AttributeValue)], name: &str) -> Option<AttributeValue> {
+    let number = fields.iter().find(|field| field.name == name)?.number;
+    stored.iter().find(|(stored_number, _)| *stored_number == number).map(|(_, value)| value.clone())
 }
 
 pub(crate) fn build_fields<T: Attributes>(
     operator: &'static str,
     named: &[(String, AttributeValue)],
 ) -> Result<T, AttributeError> {
+    check_names(operator, T::FIELDS, named)?;
+    T::build(operator, &|name| named_value(named, name))
+}
+
+/// Whether names are those of fields, each once.
+fn check_names(
+    operator: &'static str,
+    fields: &[Field],
+    named: &[(String, AttributeValue)],
+) -> Result<(), AttributeError> {
     for (index, (name, _)) in named.iter().enumerate() {
-        let field = T::FIELDS
+        let field = fields
             .iter()
             .find(|field| field.name == name)
             .ok_or_else(|| AttributeError::UnknownAttribute { operator, name: name.clone() })?;
@@ -327,15 +351,24 @@ pub(crate) fn build_fields<T: Attributes>(
             return Err(AttributeError::Duplicate { operator, name: field.name });
         }
     }
-    T::build(operator, |name| named.iter().find(|(given, _)| given == name).map(|(_, value)| value.clone()))
+    Ok(())
+}
+
+/// The value that is given by this name.
+fn named_value(named: &[(String, AttributeValue)], name: &str) -> Option<AttributeValue> {
+    named.iter().find(|(given, _)| given == name).map(|(_, value)| value.clone())
 }
 
 pub(crate) fn numbered<T: Attributes>(operator: &T) -> Vec<(u32, &'static str, AttributeValue)> {
-    T::FIELDS
-        .iter()
-        .zip(operator.values())
-        .filter_map(|(field, value)| Some((field.number, field.name, value?)))
-        .collect()
+    numbered_values(T::FIELDS, operator.values())
+}
+
+/// The values that are not left out, with number and name of their fields.
+fn numbered_values(
+    fields: &'static [Field],
+    values: Vec<Option<AttributeValue>>,
+) -> Vec<(u32, &'static str, AttributeValue)> {
+    fields.iter().zip(values).filter_map(|(field, value)| Some((field.number, field.name, value?))).collect()
 }
 
 macro_rules! define {

@@ -4,45 +4,79 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Tasks that threads share: each is given to one of them, once.
-///
-/// Each thread has neighbours of its own, which it takes one after another, since they read neighbouring memory, which has been asked
-/// for by then; one that has no more takes the last of another's. A thread that takes its own touches no memory that others write,
-/// until they help it.
-pub(crate) struct Tasks<'a, T> {
+/// Where tasks lie that threads share.
+pub(super) struct Memory<'a, T> {
     first: *mut T,
-    /// Those of each thread that nobody has taken.
-    own: &'a [Indices],
     tasks: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: threads share what says which indices are left, and each task goes to one thread alone.
-unsafe impl<T: Send> Sync for Tasks<'_, T> {}
+// SAFETY: of what threads share, each task goes to one thread alone (see `Memory::given`).
+unsafe impl<T: Send> Sync for Memory<'_, T> {}
 
-impl<'a, T> Tasks<'a, T> {
-    /// Those of as many threads as there are `own`, and the first one, which the first thread begins with.
-    ///
-    /// # Panics
-    /// If there are 2^32 tasks or more.
-    pub(super) fn new(tasks: &'a mut [T], own: &'a mut [Indices]) -> (Self, Option<&'a mut T>) {
-        assert!(u32::try_from(tasks.len()).is_ok(), "{} tasks", tasks.len());
-        let (count, threads) = (tasks.len() as u64, own.len() as u64);
-        let first = |thread: usize| (count * thread as u64 / threads).max(1).min(count) as u32;
-        for (thread, own) in own.iter_mut().enumerate() {
-            own.set(first(thread)..first(thread + 1));
-        }
-        let tasks = Self { first: tasks.as_mut_ptr(), own, tasks: PhantomData };
-        // SAFETY: there is one, which is none of those that are left.
-        let first = (count > 0).then(|| unsafe { &mut *tasks.first });
-        (tasks, first)
+impl<'a, T> Memory<'a, T> {
+    pub(super) fn new(tasks: &'a mut [T]) -> Self {
+        Self { first: tasks.as_mut_ptr(), tasks: PhantomData }
     }
 
-    /// The next task of a thread.
-    pub(crate) fn next(&self, thread: usize) -> Option<&'a mut T> {
-        let index = self.own.get(thread).and_then(Indices::first).or_else(|| self.last_of_others())?;
-        // SAFETY: indices are those of tasks, which are borrowed as long as this is, and each is taken once: whoever takes one leaves the
-        // others in one exchange, and none is put back before the borrow of the indices ends. The first one is none of them.
-        Some(unsafe { &mut *self.first.add(index) })
+    /// The tasks of indices.
+    ///
+    /// # Safety
+    /// They are indices of these tasks, and none is given twice while the tasks are borrowed, here or elsewhere.
+    pub(super) unsafe fn given<'i>(&self, indices: &'i mut dyn Iterator<Item = usize>) -> Given<'i, 'a, T> {
+        Given { first: self.first, indices, tasks: PhantomData }
+    }
+}
+
+/// Tasks that one thread is given, one after another.
+pub(crate) struct Given<'i, 'a, T> {
+    first: *mut T,
+    indices: &'i mut dyn Iterator<Item = usize>,
+    tasks: PhantomData<&'a mut [T]>,
+}
+
+impl<'a, T> Iterator for Given<'_, 'a, T> {
+    type Item = &'a mut T;
+
+    fn next(&mut self) -> Option<&'a mut T> {
+        // SAFETY: whoever made this promised that indices are those of tasks, and that none is given twice (see `Memory::given`).
+        self.indices.next().map(|index| unsafe { &mut *self.first.add(index) })
+    }
+}
+
+/// Gives each thread as many neighbouring indices below `count`, but the first index, which the caller has.
+///
+/// # Panics
+/// If there are 2^32 or more.
+pub(super) fn hand_out(count: usize, own: &mut [Indices]) {
+    assert!(u32::try_from(count).is_ok(), "{count} tasks");
+    let (count, threads) = (count as u64, own.len() as u64);
+    let first = |thread: usize| (count * thread as u64 / threads).max(1).min(count) as u32;
+    for (thread, own) in own.iter_mut().enumerate() {
+        own.set(first(thread)..first(thread + 1));
+    }
+}
+
+/// The indices that a thread takes: each goes to one thread, once.
+///
+/// Each thread has neighbours of its own, which it takes one after another, since their tasks read neighbouring memory, which has been
+/// asked for by then; one that has no more takes the last of another's. A thread that takes its own touches no memory that others write,
+/// until they help it.
+pub(super) struct Left<'a> {
+    /// Those of each thread that nobody has taken.
+    own: &'a [Indices],
+    thread: usize,
+    /// What the caller begins with.
+    first: Option<usize>,
+}
+
+impl<'a> Left<'a> {
+    /// Of the thread that has handed out `count` indices.
+    pub(super) fn of_caller(own: &'a [Indices], count: usize) -> Self {
+        Self { own, thread: 0, first: (count > 0).then_some(0) }
+    }
+
+    pub(super) fn of_other(own: &'a [Indices], thread: usize) -> Self {
+        Self { own, thread, first: None }
     }
 
     /// The last of the thread that has most.
@@ -53,6 +87,16 @@ impl<'a, T> Tasks<'a, T> {
                 return Some(last);
             }
         }
+    }
+}
+
+impl Iterator for Left<'_> {
+    type Item = usize;
+
+    /// Whoever takes an index leaves the others in one exchange, and none is put back while they are borrowed.
+    fn next(&mut self) -> Option<usize> {
+        let own = || self.own.get(self.thread).and_then(Indices::first);
+        self.first.take().or_else(own).or_else(|| self.last_of_others())
     }
 }
 
@@ -101,13 +145,17 @@ impl Indices {
 mod tests {
     use super::*;
 
-    /// The tasks that threads take in this order.
-    fn taken(tasks: u32, threads: usize, order: &[usize]) -> Vec<Option<u32>> {
-        let mut tasks: Vec<u32> = (0..tasks).collect();
+    fn handed_out(count: usize, threads: usize) -> Vec<Indices> {
         let mut own: Vec<Indices> = (0..threads).map(|_| Indices::default()).collect();
-        let (shared, first) = Tasks::new(&mut tasks, &mut own);
-        let taken = order.iter().map(|&thread| shared.next(thread).copied());
-        [first.copied()].into_iter().chain(taken).collect()
+        hand_out(count, &mut own);
+        own
+    }
+
+    /// The first task of the caller, and those that threads take in this order.
+    fn taken(count: usize, threads: usize, order: &[usize]) -> Vec<Option<usize>> {
+        let own = handed_out(count, threads);
+        let taken = order.iter().map(|&thread| Left::of_other(&own, thread).next());
+        [Left::of_caller(&own, count).next()].into_iter().chain(taken).collect()
     }
 
     #[test]
@@ -127,16 +175,19 @@ mod tests {
     #[test]
     fn threads_that_take_at_once_take_each_task_once() {
         let mut counts = vec![0u32; 10_000];
-        let mut own: Vec<Indices> = (0..4).map(|_| Indices::default()).collect();
-        let (shared, first) = Tasks::new(&mut counts, &mut own);
-        *first.unwrap() += 1;
+        let own = handed_out(counts.len(), 4);
+        let count = counts.len();
+        let memory = Memory::new(&mut counts);
         std::thread::scope(|scope| {
             for thread in 0..4 {
-                let shared = &shared;
+                let (memory, own) = (&memory, &own);
                 scope.spawn(move || {
-                    while let Some(count) = shared.next(thread) {
-                        *count += 1;
-                    }
+                    let mut left = match thread {
+                        0 => Left::of_caller(own, count),
+                        _ => Left::of_other(own, thread),
+                    };
+                    // SAFETY: these are the indices of all counts, which threads take once.
+                    unsafe { memory.given(&mut left) }.for_each(|count| *count += 1);
                 });
             }
         });

@@ -292,7 +292,11 @@ impl<'a, 'm> Lowering<'a, 'm> {
     /// # Errors
     /// [`TypeError`] where the operands do not fit.
     pub fn emit(&mut self, op: impl Into<Op>, operands: Vec<Operand>) -> Result<Vec<Operand>, LowerError> {
-        let op = op.into();
+        self.emit_op(op.into(), operands)
+    }
+
+    /// As [`Lowering::emit`]: one function for all operators.
+    fn emit_op(&mut self, op: Op, operands: Vec<Operand>) -> Result<Vec<Operand>, LowerError> {
         // Steps after the first of a node get a number, so that fresh dimensions have names of their own.
         let name: Arc<str> = match self.emitted {
             0 => self.step_name.clone(),
@@ -311,7 +315,7 @@ impl<'a, 'm> Lowering<'a, 'm> {
     /// # Errors
     /// [`TypeError`] where the operands do not fit or there is no result.
     pub fn emit_one(&mut self, op: impl Into<Op>, operands: Vec<Operand>) -> Result<Operand, LowerError> {
-        let results = self.emit(op, operands)?;
+        let results = self.emit_op(op.into(), operands)?;
         results.first().copied().ok_or_else(|| LowerError::Unsupported("an operator without results".to_string()))
     }
 

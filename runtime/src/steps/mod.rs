@@ -129,7 +129,11 @@ pub fn run_over_copies<K: Kernel + ?Sized>(
     context: &mut Context<'_>,
 ) -> Result<Vec<Contents>, KernelError> {
     let operands = without_versions(operands, context)?;
-    Ok(kernel.run(operands, context)?.into_iter().map(Contents::Value).collect())
+    Ok(contents(kernel.run(operands, context)?))
+}
+
+fn contents(values: Vec<Value>) -> Vec<Contents> {
+    values.into_iter().map(Contents::Value).collect()
 }
 
 /// The operands, with a copy in place of each version.
@@ -156,11 +160,23 @@ pub fn run_reference<K: Operator + ?Sized>(
     operands: Vec<Operand>,
     context: &mut Context<'_>,
 ) -> Result<Vec<Value>, KernelError> {
+    run_referenced(&|inputs, reference| operator.reference(inputs, reference), operands, context)
+}
+
+/// What gives the reference of an operator.
+type Reference<'a> = dyn Fn(&[Option<Value>], &mut ReferenceContext<'_>) -> Result<Vec<Value>, ReferenceError> + 'a;
+
+/// As [`run_reference`]: one function for all operators.
+fn run_referenced(
+    reference: &Reference<'_>,
+    operands: Vec<Operand>,
+    context: &mut Context<'_>,
+) -> Result<Vec<Value>, KernelError> {
     let inputs: Vec<Option<Value>> = operands.into_iter().map(Operand::into_value).collect::<Result<_, _>>()?;
-    let mut reference = ReferenceContext::new(context.blocks);
-    reference.random_state = context.random_state;
-    let results = operator.reference(&inputs, &mut reference)?;
-    context.random_state = reference.random_state;
+    let mut within = ReferenceContext::new(context.blocks);
+    within.random_state = context.random_state;
+    let results = reference(&inputs, &mut within)?;
+    context.random_state = within.random_state;
     // Inputs are alive: what shares their bytes is no more memory.
     results.into_iter().enumerate().map(|(index, value)| counted(index, value, context)).collect()
 }
