@@ -32,27 +32,42 @@ impl Kernel for Unique {
 fn unique<T: Ordered>(data: &Tensor, sorted: bool, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
     let elements = data.elements::<T>()?;
     // Equal keys are in the order of their places: the first of them is in front.
-    let mut keys: Vec<(u64, u32)> = elements.iter().enumerate().map(|(at, x)| (x.key(), at as u32)).collect();
+    let keys: Vec<(u64, u32)> = elements.iter().enumerate().map(|(at, x)| (x.key(), at as u32)).collect();
+    let (mut values, places) = occurrences(keys, data.dtype(), sorted, context)?;
+    let [firsts, ..] = &places;
+    for (value, &first) in values.elements_mut::<T>()?.iter_mut().zip(firsts.elements::<i64>()?) {
+        *value = elements[first as usize];
+    }
+    Ok([values].into_iter().chain(places).map(Value::from).collect())
+}
+
+/// Room for the values that occur, and where each occurs first, which of them each element is, and how often each occurs, of keys with
+/// the places of their elements: one function for all types.
+fn occurrences(
+    mut keys: Vec<(u64, u32)>,
+    dtype: DType,
+    sorted: bool,
+    context: &mut Context<'_>,
+) -> Result<(Tensor, [Tensor; 3]), KernelError> {
     keys.sort_unstable();
     let groups: Vec<&[(u64, u32)]> = keys.chunk_by(|left, right| left.0 == right.0).collect();
     let mut order: Vec<u32> = (0..groups.len() as u32).collect();
     if !sorted {
         order.sort_unstable_by_key(|&group| groups[group as usize][0].1);
     }
-    let mut values = context.allocate(0, data.dtype(), &[order.len()])?;
+    let values = context.allocate(0, dtype, &[order.len()])?;
     let mut firsts = context.allocate(1, DType::I64, &[order.len()])?;
-    let mut inverse = context.allocate(2, DType::I64, &[elements.len()])?;
+    let mut inverse = context.allocate(2, DType::I64, &[keys.len()])?;
     let mut counts = context.allocate(3, DType::I64, &[order.len()])?;
-    let (out, firsts_out) = (values.elements_mut::<T>()?, firsts.elements_mut::<i64>()?);
+    let firsts_out = firsts.elements_mut::<i64>()?;
     let (inverse_out, counts_out) = (inverse.elements_mut::<i64>()?, counts.elements_mut::<i64>()?);
     for (place, &group) in order.iter().enumerate() {
         let group = groups[group as usize];
-        out[place] = elements[group[0].1 as usize];
         firsts_out[place] = i64::from(group[0].1);
         counts_out[place] = group.len() as i64;
         group.iter().for_each(|&(_, at)| inverse_out[at as usize] = place as i64);
     }
-    Ok([values, firsts, inverse, counts].map(Value::from).to_vec())
+    Ok((values, [firsts, inverse, counts]))
 }
 
 #[cfg(test)]
