@@ -123,31 +123,34 @@ pub fn index() -> usize {
     INDEX.get()
 }
 
-/// Gives each task to one call of `work`, which takes them until none is left: on this thread, and, but where it is to be serial, on as
-/// many others of its team as come before that. The caller has the first task from the beginning: it waits for no other core then, not
-/// even for one to see that it is called.
+/// Gives each task to one call of `work`, which takes tasks until none is left. There is a call on this thread and, unless the work is
+/// serial, one on each thread of its team that comes before the tasks are taken. The caller has the first task from the beginning: it waits
+/// for no other core then, not even for one to see that it is called.
 ///
 /// # Panics
-/// If there are 2^32 tasks or more.
+/// If several threads are to share 2^32 tasks or more.
 pub(crate) fn give<T: Send>(tasks: &mut [T], is_serial: bool, work: &(impl Fn(Given<'_, '_, T>) + Sync)) {
     let (count, memory) = (tasks.len(), Memory::new(tasks));
-    // SAFETY: these are the indices of tasks, and each is given out once.
-    let of_indices = |indices: &mut dyn Iterator<Item = usize>| work(unsafe { memory.given(indices) });
-    match is_serial {
-        true => of_indices(&mut (0..count)),
-        false => spread(count, &of_indices),
-    }
+    // SAFETY: `spread` gives out the indices below `count`, each to one call and once.
+    spread(count, is_serial, &|indices: &mut dyn Iterator<Item = usize>| work(unsafe { memory.given(indices) }));
 }
 
 /// Takes indices of tasks until none is left. One function for all kinds of tasks spreads them over threads.
 type Work<'a> = dyn Fn(&mut dyn Iterator<Item = usize>) + Sync + 'a;
 
-/// Has the threads of the current team share the indices of so many tasks: each is given out once.
-fn spread(count: usize, work: &Work<'_>) {
-    match CURRENT.with_borrow(Clone::clone) {
-        Some(team) if count > 1 && team.others > 0 => team.share(count, work),
-        Some(team) => team.observed(0, &|| work(&mut (0..count))),
-        None => work(&mut (0..count)),
+/// Gives out the indices below `count`, each to one call of `work` and once.
+fn spread(count: usize, is_serial: bool, work: &Work<'_>) {
+    let mut all = 0..count;
+    if is_serial {
+        return work(&mut all);
+    }
+    let is_shared = |team: &Arc<Shared>| count > 1 && team.others > 0;
+    // All callers of a team count how often it is named: what needs no team does not name it.
+    let team = |team: &Option<Arc<Shared>>| team.as_ref().filter(|team| is_shared(team) || team.is_observed()).cloned();
+    match CURRENT.with_borrow(team) {
+        Some(team) if is_shared(&team) => team.share(count, work),
+        Some(team) => team.observed(0, &mut || work(&mut all)),
+        None => work(&mut all),
     }
 }
 
@@ -266,13 +269,15 @@ impl Shared {
             Ok(own) => own,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             // The team helps somebody else, or this is work within its work.
-            Err(TryLockError::WouldBlock) => return self.observed(0, &|| work(&mut (0..count))),
+            Err(TryLockError::WouldBlock) => {
+                let mut all = 0..count;
+                return self.observed(0, &mut || work(&mut all));
+            }
         };
         let others = self.others.min(count.saturating_sub(1));
-        let own = &mut own[..=others];
-        hand_out(count, own);
-        let own = &*own;
-        let of_others: &(dyn Fn() + Sync) = &|| work(&mut Left::of_other(own, INDEX.get()));
+        let mut of_caller = hand_out(count, &mut own[..=others]);
+        let handed_out = of_caller.own;
+        let of_others: &(dyn Fn() + Sync) = &|| work(&mut Left::of_other(handed_out, INDEX.get()));
         // SAFETY: only the lifetime changes. `TakenBack` takes the work back before this function returns or unwinds, so no call
         // outlives the borrow.
         let erased = unsafe { std::mem::transmute::<&(dyn Fn() + Sync), &'static (dyn Fn() + Sync)>(of_others) };
@@ -289,7 +294,7 @@ impl Shared {
                 if sleeping == 1 { self.wake.notify_one() } else { self.wake.notify_all() }
             }
         }
-        self.observed(0, &|| work(&mut Left::of_caller(own, count)));
+        self.observed(0, &mut || work(&mut of_caller));
         drop(taken_back);
         if let Some(panic) = self.panic() {
             resume_unwind(panic);
@@ -312,7 +317,7 @@ impl Shared {
         loop {
             let seen = match self.post.sit() {
                 Ok((call, work)) => {
-                    let ended = catch_unwind(AssertUnwindSafe(|| self.observed(index, work)));
+                    let ended = catch_unwind(AssertUnwindSafe(|| self.observed(index, &mut || work())));
                     if let Err(panic) = ended {
                         lock(&self.panic).get_or_insert(panic);
                         self.has_panicked.store(true, Ordering::Relaxed);
@@ -358,7 +363,7 @@ impl Shared {
         self.is_observed.load(Ordering::Acquire)
     }
 
-    fn observed(&self, index: usize, work: &dyn Fn()) {
+    fn observed(&self, index: usize, work: &mut dyn FnMut()) {
         if !self.is_observed() {
             return work();
         }
@@ -452,6 +457,26 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_of_a_team_calls_another_team() {
+        let (outer, inner) = (Team::new(2).unwrap(), Team::new(3).unwrap());
+        let (sum, begun) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        outer.run(|| {
+            each(vec![(); 2], |()| {
+                begun.fetch_add(1, Ordering::SeqCst);
+                while begun.load(Ordering::SeqCst) < 2 {
+                    thread::yield_now();
+                }
+                inner.run(|| {
+                    each((0..100).collect(), |number: usize| {
+                        sum.fetch_add(number, Ordering::Relaxed);
+                    });
+                });
+            });
+        });
+        assert_eq!(sum.into_inner(), 2 * (99 * 100 / 2));
+    }
+
+    #[test]
     fn a_panic_of_any_thread_reaches_the_caller_and_the_team_goes_on() {
         let team = Team::new(3).unwrap();
         for panicking in 0..3 {
@@ -510,6 +535,9 @@ mod tests {
         })));
         together(&team);
         assert_eq!(*told.lock().unwrap(), BTreeSet::from([0, 1, 2]));
+        told.lock().unwrap().clear();
+        team.run(|| each(vec![()], |()| {}));
+        assert_eq!(*told.lock().unwrap(), BTreeSet::from([0]), "a task that nobody else may take");
         team.observe(None);
         told.lock().unwrap().clear();
         together(&team);

@@ -66,7 +66,8 @@ pub fn each_mut<T: Send>(tasks: Vec<T>, run: impl Fn(&mut T) + Sync) {
     each_with(tasks, || (), |(), task| run(task));
 }
 
-/// As [`each_mut`], with something of its own for each thread, which it makes before its first task and drops behind its last.
+/// As [`each_mut`], with something of its own for each thread, which it makes before its first task and drops behind its last. A thread
+/// without tasks makes nothing.
 pub fn each_with<T: Send, K>(mut tasks: Vec<T>, make: impl Fn() -> K + Sync, run: impl Fn(&mut K, &mut T) + Sync) {
     team::give(&mut tasks, SERIAL.get(), &|mut given| {
         let Some(first) = given.next() else { return };
@@ -78,7 +79,7 @@ pub fn each_with<T: Send, K>(mut tasks: Vec<T>, make: impl Fn() -> K + Sync, run
 
 /// Runs `run(index, chunk)` for each chunk of `size` elements, side by side.
 pub fn chunks<T: Send>(values: &mut [T], size: usize, run: impl Fn(usize, &mut [T]) + Sync) {
-    // One function for chunks of a type: it would be compiled for each kernel else.
+    // Compiled once for a type, not once for each kernel.
     fn each_chunk<T: Send>(values: &mut [T], size: usize, run: &(dyn Fn(usize, &mut [T]) + Sync)) {
         each_mut(values.chunks_mut(size).enumerate().collect(), |(index, chunk)| run(*index, chunk));
     }
@@ -117,6 +118,14 @@ mod tests {
         });
         assert_eq!(ran.into_inner().unwrap(), BTreeSet::from([0, 1]));
         assert_eq!(freed.into_inner().unwrap(), [thread::current().id(); 100]);
+    }
+
+    #[test]
+    fn without_tasks_nothing_is_made() {
+        let without_tasks = || each_with(Vec::<u32>::new(), || unreachable!("no tasks"), |(), _| {});
+        without_tasks();
+        serially(without_tasks);
+        Team::new(2).unwrap().run(without_tasks);
     }
 
     #[test]

@@ -232,7 +232,7 @@ macro_rules! attributes {
             fn values(&self) -> Vec<Option<$crate::attribute::AttributeValue>> {
                 vec![$($crate::attribute::Attribute::to_value(&self.$field),)*]
             }
-            #[allow(unused_mut, unused_variables, reason = "operators without attributes take nothing")]
+            #[allow(unused_variables, reason = "operators without attributes take nothing")]
             fn build(
                 operator: &'static str,
                 take: &dyn Fn(&'static str) -> Option<$crate::attribute::AttributeValue>,

@@ -43,17 +43,18 @@ impl<'a, T> Iterator for Given<'_, 'a, T> {
     }
 }
 
-/// Gives each thread as many neighbouring indices below `count`, but the first index, which the caller has.
+/// Gives each thread as many neighbouring indices below `count`, but the first index, which the caller has; gives those of the caller.
 ///
 /// # Panics
 /// If there are 2^32 or more.
-pub(super) fn hand_out(count: usize, own: &mut [Indices]) {
+pub(super) fn hand_out(count: usize, own: &mut [Indices]) -> Left<'_> {
     assert!(u32::try_from(count).is_ok(), "{count} tasks");
     let (count, threads) = (count as u64, own.len() as u64);
     let first = |thread: usize| (count * thread as u64 / threads).max(1).min(count) as u32;
     for (thread, own) in own.iter_mut().enumerate() {
         own.set(first(thread)..first(thread + 1));
     }
+    Left { own, thread: 0, first: (count > 0).then_some(0) }
 }
 
 /// The indices that a thread takes: each goes to one thread, once.
@@ -63,18 +64,14 @@ pub(super) fn hand_out(count: usize, own: &mut [Indices]) {
 /// until they help it.
 pub(super) struct Left<'a> {
     /// Those of each thread that nobody has taken.
-    own: &'a [Indices],
+    pub(super) own: &'a [Indices],
     thread: usize,
     /// What the caller begins with.
     first: Option<usize>,
 }
 
 impl<'a> Left<'a> {
-    /// Of the thread that has handed out `count` indices.
-    pub(super) fn of_caller(own: &'a [Indices], count: usize) -> Self {
-        Self { own, thread: 0, first: (count > 0).then_some(0) }
-    }
-
+    /// Of a thread besides the caller.
     pub(super) fn of_other(own: &'a [Indices], thread: usize) -> Self {
         Self { own, thread, first: None }
     }
@@ -145,17 +142,17 @@ impl Indices {
 mod tests {
     use super::*;
 
-    fn handed_out(count: usize, threads: usize) -> Vec<Indices> {
-        let mut own: Vec<Indices> = (0..threads).map(|_| Indices::default()).collect();
-        hand_out(count, &mut own);
-        own
+    fn none(threads: usize) -> Vec<Indices> {
+        (0..threads).map(|_| Indices::default()).collect()
     }
 
     /// The first task of the caller, and those that threads take in this order.
     fn taken(count: usize, threads: usize, order: &[usize]) -> Vec<Option<usize>> {
-        let own = handed_out(count, threads);
-        let taken = order.iter().map(|&thread| Left::of_other(&own, thread).next());
-        [Left::of_caller(&own, count).next()].into_iter().chain(taken).collect()
+        let mut own = none(threads);
+        let mut of_caller = hand_out(count, &mut own);
+        let taken = order.iter().map(|&thread| Left::of_other(of_caller.own, thread).next());
+        let taken: Vec<_> = taken.collect();
+        [of_caller.next()].into_iter().chain(taken).collect()
     }
 
     #[test]
@@ -175,17 +172,14 @@ mod tests {
     #[test]
     fn threads_that_take_at_once_take_each_task_once() {
         let mut counts = vec![0u32; 10_000];
-        let own = handed_out(counts.len(), 4);
-        let count = counts.len();
-        let memory = Memory::new(&mut counts);
+        let mut own = none(4);
+        let of_caller = hand_out(counts.len(), &mut own);
+        let of_others = (1..4).map(|thread| Left::of_other(of_caller.own, thread));
+        let of_threads: Vec<_> = of_others.chain([of_caller]).collect();
+        let memory = &Memory::new(&mut counts);
         std::thread::scope(|scope| {
-            for thread in 0..4 {
-                let (memory, own) = (&memory, &own);
+            for mut left in of_threads {
                 scope.spawn(move || {
-                    let mut left = match thread {
-                        0 => Left::of_caller(own, count),
-                        _ => Left::of_other(own, thread),
-                    };
                     // SAFETY: these are the indices of all counts, which threads take once.
                     unsafe { memory.given(&mut left) }.for_each(|count| *count += 1);
                 });

@@ -132,6 +132,7 @@ pub fn run_over_copies<K: Kernel + ?Sized>(
     Ok(contents(kernel.run(operands, context)?))
 }
 
+/// Each value as contents of its own.
 fn contents(values: Vec<Value>) -> Vec<Contents> {
     values.into_iter().map(Contents::Value).collect()
 }
@@ -160,23 +161,23 @@ pub fn run_reference<K: Operator + ?Sized>(
     operands: Vec<Operand>,
     context: &mut Context<'_>,
 ) -> Result<Vec<Value>, KernelError> {
-    run_referenced(&|inputs, reference| operator.reference(inputs, reference), operands, context)
+    run_counted(&|inputs, reference| operator.reference(inputs, reference), operands, context)
 }
 
 /// What gives the reference of an operator.
 type Reference<'a> = dyn Fn(&[Option<Value>], &mut ReferenceContext<'_>) -> Result<Vec<Value>, ReferenceError> + 'a;
 
-/// As [`run_reference`]: one function for all operators.
-fn run_referenced(
+/// As [`run_reference`], with the bytes of results counted against the budget: one function for all operators.
+fn run_counted(
     reference: &Reference<'_>,
     operands: Vec<Operand>,
     context: &mut Context<'_>,
 ) -> Result<Vec<Value>, KernelError> {
     let inputs: Vec<Option<Value>> = operands.into_iter().map(Operand::into_value).collect::<Result<_, _>>()?;
-    let mut within = ReferenceContext::new(context.blocks);
-    within.random_state = context.random_state;
-    let results = reference(&inputs, &mut within)?;
-    context.random_state = within.random_state;
+    let mut reference_context = ReferenceContext::new(context.blocks);
+    reference_context.random_state = context.random_state;
+    let results = reference(&inputs, &mut reference_context)?;
+    context.random_state = reference_context.random_state;
     // Inputs are alive: what shares their bytes is no more memory.
     results.into_iter().enumerate().map(|(index, value)| counted(index, value, context)).collect()
 }

@@ -41,8 +41,8 @@ fn unique<T: Ordered>(data: &Tensor, sorted: bool, context: &mut Context<'_>) ->
     Ok([values].into_iter().chain(places).map(Value::from).collect())
 }
 
-/// Room for the values that occur, and where each occurs first, which of them each element is, and how often each occurs, of keys with
-/// the places of their elements: one function for all types.
+/// From keys of elements with their places: memory for the values that occur; then where each value occurs first, which value each
+/// element is, and how often each value occurs. One function for all types.
 fn occurrences(
     mut keys: Vec<(u64, u32)>,
     dtype: DType,
