@@ -145,7 +145,7 @@ fn spread(count: usize, is_serial: bool, work: &Work<'_>) {
         return work(&mut all);
     }
     let is_shared = |team: &Arc<Shared>| count > 1 && team.others > 0;
-    // All callers of a team count how often it is named: what needs no team does not name it.
+    // A clone of the `Arc` writes a count that all callers of the team share: work that the team neither shares nor observes needs none.
     let team = |team: &Option<Arc<Shared>>| team.as_ref().filter(|team| is_shared(team) || team.is_observed()).cloned();
     match CURRENT.with_borrow(team) {
         Some(team) if is_shared(&team) => team.share(count, work),
