@@ -135,7 +135,7 @@ pub(crate) fn give<T: Send>(tasks: &mut [T], is_serial: bool, work: &(impl Fn(Gi
     spread(count, is_serial, &|indices: &mut dyn Iterator<Item = usize>| work(unsafe { memory.given(indices) }));
 }
 
-/// Takes indices of tasks until none is left. One function for all kinds of tasks spreads them over threads.
+/// Takes indices of tasks until none is left. What spreads work over threads knows no types of tasks, so that it is compiled once.
 type Work<'a> = dyn Fn(&mut dyn Iterator<Item = usize>) + Sync + 'a;
 
 /// Gives out the indices below `count`, each to one call of `work` and once.

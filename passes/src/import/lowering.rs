@@ -295,7 +295,7 @@ impl<'a, 'm> Lowering<'a, 'm> {
         self.emit_op(op.into(), operands)
     }
 
-    /// As [`Lowering::emit`]: one function for all operators.
+    /// As [`Lowering::emit`], compiled once for all types that become an operator.
     fn emit_op(&mut self, op: Op, operands: Vec<Operand>) -> Result<Vec<Operand>, LowerError> {
         // Steps after the first of a node get a number, so that fresh dimensions have names of their own.
         let name: Arc<str> = match self.emitted {

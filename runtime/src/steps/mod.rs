@@ -167,7 +167,7 @@ pub fn run_reference<K: Operator + ?Sized>(
 /// What gives the reference of an operator.
 type Reference<'a> = dyn Fn(&[Option<Value>], &mut ReferenceContext<'_>) -> Result<Vec<Value>, ReferenceError> + 'a;
 
-/// As [`run_reference`], with the bytes of results counted against the budget: one function for all operators.
+/// What [`run_reference`] does for any operator, compiled once. The bytes of results are counted against the budget.
 fn run_counted(
     reference: &Reference<'_>,
     operands: Vec<Operand>,

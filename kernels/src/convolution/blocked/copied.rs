@@ -1,5 +1,5 @@
-//! Inputs of windows of one tap that are apart, copied side by side: tiles read lines at one distance then, where rows of windows end
-//! too, and no cache line that is half of what no window sees.
+//! Copies, side by side, of the inputs that strided windows of one tap read. Tiles then find consecutive windows at one distance, across
+//! the ends of rows, too, and read no cache line of which no window reads the other half.
 
 use std::ops::Range;
 

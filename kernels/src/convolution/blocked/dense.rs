@@ -39,7 +39,7 @@ const MOST_COPIED: usize = 1 << 13;
 /// Places of taps that take as much room as a value that is copied may.
 const PLACES_OF_VALUE: usize = 8;
 
-/// Panels from which on copies of windows that are apart take less time than they save, where a tile has few windows.
+/// Fewest panels of a task for which copies of strided windows save more time than they take, where tiles multiply one panel.
 const FEWEST_PANELS_OF_COPIES: usize = 4;
 
 /// Panels that are multiplied together at most, and in tasks that are few.
